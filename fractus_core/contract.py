@@ -1,0 +1,149 @@
+"""What a front-end and a trainer must be: the two contracts. Importing this imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from fractus_core.engine import ContinuousThoughtEngine, EngineState
+    from fractus_core.engine.stream import Stream
+
+Json = Mapping[str, Any]
+"""A JSON object."""
+Split = Literal["train", "validation"]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One chunk of B streams."""
+
+    observations: Tensor
+    """(B, ...), what `Frontend.embed` takes."""
+    targets: Tensor
+    """(B, ...), what `Frontend.score` takes."""
+    starts: Tensor
+    """(B,) bool: rows that start anew, whose state is reset before this chunk."""
+
+    def to(self, device: torch.device | str) -> Batch:
+        return Batch(self.observations.to(device), self.targets.to(device), self.starts.to(device))
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """How well hidden vectors answered."""
+
+    loss: Tensor
+    """The mean loss in nats, a scalar, differentiable."""
+    weight: int
+    """How many answers the mean is over."""
+    correct: Tensor
+    """(B,) bool: was the top answer at each row's last position right. Trains the confidence."""
+    metrics: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """Name to (sum, weight), so that means over many chunks are exact. May be empty in training."""
+
+
+class Source(Protocol):
+    """A sequence of batches with a position that is saved and restored to the item.
+
+    A training source goes on for ever, a validation source makes one pass.
+    """
+
+    fingerprint: str
+    """Of the data as read: equal if and only if the same batches come out."""
+
+    def __iter__(self) -> Iterator[Batch]: ...
+    def __next__(self) -> Batch: ...
+    def cursor(self) -> Json:
+        """Where the next batch starts."""
+
+    def seek(self, cursor: Json) -> None:
+        """Go to where `cursor` was taken."""
+
+
+class Codec(Protocol):
+    """What a `Stream` needs of a front-end."""
+
+    def embed(self, observations: Tensor) -> Tensor:
+        """(B, ...) to vectors (B, C, d_model)."""
+
+    def answer(self, hidden: Tensor) -> Tensor:
+        """Hidden (..., d_model) to logits (..., answers)."""
+
+
+class Frontend(Codec, Protocol):
+    """A `torch.nn.Module` between raw data and the engine's vectors; it never sees the engine."""
+
+    uniform_loss: float
+    """Nats per answer of a model that knows nothing: ln(vocabulary), ln(classes)."""
+
+    @classmethod
+    def infer_schema(cls, data: str, options: Json) -> Json:
+        """What, besides options and weights, rebuilds it: a vocabulary, class names.
+
+        Called once in the life of a run, and kept in its `run.json`.
+        """
+
+    def __init__(self, d_model: int, options: Json, schema: Json) -> None: ...
+
+    def open(
+        self, data: str, split: Split, *, batch_size: int, chunk_len: int, seed: int
+    ) -> Source:
+        """Raises `FractusError` when the data is missing, empty, too short or unreadable."""
+
+    def score(self, hidden: Tensor, targets: Tensor, *, last: bool = False) -> Score:
+        """Hidden (B, C, d_model) against targets; `last` scores only each row's last position."""
+
+    def illustrate(self, stream: Stream, directory: Path, seed: int) -> str:
+        """Show what it can do, as text, at each evaluation; pictures go into `directory`."""
+
+
+@dataclass(slots=True)
+class Lane:
+    """One front-end's share of a run: its data, and its streams' state, which the trainer moves."""
+
+    name: str
+    frontend: Frontend
+    source: Source
+    state: EngineState
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What a trainer reports after each optimizer step."""
+
+    lane: str
+    tokens: int
+    """Vectors that the engine read in this step."""
+    loss: float
+    """Mean over the step in nats, without the auxiliary losses."""
+    figures: Mapping[str, float] = field(default_factory=dict)
+    """What else is worth a column in `metrics.jsonl`: learning rate, gradient norm, lb, ..."""
+
+
+class Trainer(Protocol):
+    """Decides how the weights move: owns device, precision, optimizer and loop, nothing else.
+
+    Checkpoints, metrics, evaluation, the budget and interruption are the framework's.
+    """
+
+    batch_size: int
+    chunk_len: int
+
+    def __init__(self, options: Json, *, seed: int) -> None: ...
+
+    def prepare(self, engine: ContinuousThoughtEngine, lanes: list[Lane]) -> None:
+        """Place the modules on the device and make the optimizer."""
+
+    def train(self, progress: Callable[[], float]) -> Iterator[Step]:
+        """Endless; yields after each optimizer step. `progress()` is the budget spent, 0 to 1."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nested dicts and lists of tensors and JSON values: optimizer, generators, counters."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...

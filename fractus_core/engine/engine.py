@@ -1,0 +1,185 @@
+"""The Continuous Thought Engine."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from fractus_core.engine.attention import DecayFactors, log_decays
+from fractus_core.engine.block import Block
+from fractus_core.engine.config import EngineConfig
+from fractus_core.engine.probe import RoutingProbe
+from fractus_core.engine.reference import ReferenceBlock
+from fractus_core.engine.state import EngineState
+
+MAX_PIECE = 128
+"""Longest chunk that is one matrix product. Longer ones are cut, which changes no result."""
+
+
+class ContinuousThoughtEngine(nn.Module):
+    """Reads sequences of vectors and carries a state from each to the next.
+
+    Any split of a sequence into calls gives the same hidden vectors and the same state. The engine
+    knows no modality: front-ends make vectors of data and answers of hidden vectors.
+    """
+
+    log_decay: Tensor
+
+    def __init__(self, config: EngineConfig) -> None:
+        super().__init__()
+        self.config = config
+        block = ReferenceBlock if config.dynamics == "reference" else Block
+        self.blocks = nn.ModuleList(block(config) for _ in range(config.n_layers))
+        self.final_norm = nn.LayerNorm(config.d_model) if config.final_norm else nn.Identity()
+        self.confidence_head = nn.Linear(config.d_model, 1)
+        nn.init.zeros_(self.confidence_head.weight)
+        nn.init.zeros_(self.confidence_head.bias)
+        self.register_buffer("log_decay", log_decays(config), persistent=False)
+        # Near zero: the thought has to earn its way in.
+        self.thought_gate = (
+            nn.Parameter(torch.full((config.d_model,), 0.01)) if config.thought_stride else None
+        )
+
+    @property
+    def layers(self) -> Iterable[Block]:
+        return cast(Iterable[Block], self.blocks)
+
+    # ---------------------------------------------------------------------------------- calls
+
+    def initial_state(self, batch_size: int) -> EngineState:
+        """The state of `batch_size` streams that have read nothing, on the engine's device."""
+        if batch_size < 1:
+            raise ValueError(f"batch_size = {batch_size}: must be at least 1")
+        device = self.log_decay.device
+        return EngineState(
+            blocks=tuple(block.initial_state(batch_size, device) for block in self.layers),
+            thought=torch.zeros(batch_size, self.config.d_model, device=device),
+            position=torch.zeros(batch_size, dtype=torch.int64),
+        )
+
+    def tick_chunk_train(
+        self, vectors: Tensor, state: EngineState, probe: RoutingProbe | None = None
+    ) -> tuple[Tensor, Tensor, EngineState]:
+        """Read C vectors, differentiably.
+
+        Args:
+            vectors: (B, C, d_model), floating point.
+            state: of B streams. Gradients flow into it; `detach` it to cut them.
+            probe: counts what the routers do.
+
+        Returns:
+            Hidden vectors (B, C, d_model); the load-balance loss, a scalar, summed over blocks and
+            averaged over C; the state after the chunk.
+
+        Raises:
+            ValueError: if width, batch size, dtype or device do not fit.
+        """
+        self._check(vectors, state)
+        C = vectors.shape[1]
+        hidden, lb = [], vectors.new_zeros((), dtype=torch.float32)
+        for start, end, entering in self._pieces(state.position, C):
+            h, piece_lb, state = self._read(vectors[:, start:end], state, entering, probe)
+            hidden.append(h)
+            lb = lb + piece_lb * ((end - start) / C)
+        return torch.cat(hidden, dim=1) if len(hidden) > 1 else hidden[0], lb, state
+
+    forward = tick_chunk_train
+
+    @torch.no_grad()
+    def tick_chunk(self, vectors: Tensor, state: EngineState) -> tuple[Tensor, EngineState]:
+        """`tick_chunk_train` without gradients, returning hidden vectors and state only."""
+        hidden, _, state = self.tick_chunk_train(vectors, state)
+        return hidden, state
+
+    def tick_vec(
+        self, vector: Tensor | None, state: EngineState
+    ) -> tuple[Tensor, Tensor, EngineState]:
+        """One tick, differentiable.
+
+        Args:
+            vector: (B, d_model), or None to think on: the tick's only input is then the thought,
+                which enters whatever the stream position.
+
+        Returns:
+            Hidden vectors (B, d_model); confidence (B,), the estimated probability that the top
+            answer is right; the state after the tick.
+        """
+        if vector is None:
+            vectors = torch.zeros_like(state.thought).unsqueeze(1)
+            self._check(vectors, state)
+            entering = torch.ones(state.batch_size, dtype=torch.bool)
+            hidden, _, state = self._read(vectors, state, entering, None)
+        else:
+            hidden, _, state = self.tick_chunk_train(vector.unsqueeze(1), state)
+        hidden = hidden[:, 0]
+        return hidden, self.confidence_logit(hidden).sigmoid(), state
+
+    def confidence_logit(self, hidden: Tensor) -> Tensor:
+        """Hidden (..., d_model) to the log-odds (...) that the top answer is right."""
+        logit: Tensor = self.confidence_head(hidden)
+        return logit.squeeze(-1)
+
+    # -------------------------------------------------------------------------------- internal
+
+    def _pieces(self, position: Tensor, length: int) -> Iterator[tuple[int, int, Tensor | None]]:
+        """Cut a chunk where a thought enters: (start, end, mask (B,) of the rows it enters)."""
+        if self.config.dynamics == "reference":  # in it a call is one piece, whatever its length
+            yield 0, length, torch.ones_like(position, dtype=torch.bool)
+            return
+        stride = self.config.thought_stride
+        cuts = set(range(0, length, MAX_PIECE))
+        entries = -position % stride if stride else None
+        if entries is not None:
+            cuts.update(t for first in set(entries.tolist()) for t in range(first, length, stride))
+        edges = [*sorted(cuts), length]
+        for start, end in itertools.pairwise(edges):
+            entering = None if entries is None else (start - entries) % stride == 0
+            yield start, end, entering if entering is not None and entering.any() else None
+
+    def _read(
+        self,
+        vectors: Tensor,
+        state: EngineState,
+        entering: Tensor | None,
+        probe: RoutingProbe | None,
+    ) -> tuple[Tensor, Tensor, EngineState]:
+        """One piece, at the start of which the thoughts of the rows `entering` enter."""
+        h = vectors.float()
+        if entering is not None:
+            thought = (
+                state.thought if self.thought_gate is None else self.thought_gate * state.thought
+            )
+            thought = thought.where(entering.to(h.device).unsqueeze(1), 0.0)
+            h = torch.cat([h[:, :1] + thought.unsqueeze(1), h[:, 1:]], dim=1)
+        decay = DecayFactors.powers(self.log_decay, h.shape[1])
+        lb, blocks = h.new_zeros(()), []
+        for block, block_state in zip(self.layers, state.blocks, strict=True):
+            h, block_lb, block_state = block(h, block_state, decay, probe)
+            blocks.append(block_state)
+            lb = lb + block_lb
+        hidden = self.final_norm(h)
+        position = state.position + h.shape[1]
+        return hidden, lb, EngineState(tuple(blocks), hidden[:, -1].float(), position)
+
+    def _check(self, vectors: Tensor, state: EngineState) -> None:
+        d, B = self.config.d_model, state.batch_size
+        if vectors.dim() != 3 or vectors.shape[-1] != d or vectors.shape[1] < 1:
+            raise ValueError(
+                f"vectors are {tuple(vectors.shape)}: must be (B, C, d_model) with d_model = {d}"
+            )
+        if vectors.shape[0] != B:
+            raise ValueError(f"vectors have {vectors.shape[0]} rows, the state has {B} streams")
+        if not vectors.is_floating_point():
+            raise ValueError(
+                f"vectors are {vectors.dtype}: must be floating point, as {torch.float32}"
+            )
+        if len(state.blocks) != len(self.blocks):
+            raise ValueError(
+                f"the state has {len(state.blocks)} blocks, the engine {len(self.blocks)}"
+            )
+        if vectors.device != state.device:
+            raise ValueError(f"vectors are on {vectors.device}, the state on {state.device}")

@@ -1,0 +1,1 @@
+"""The front-end `text`: tokens in, tokens out."""
