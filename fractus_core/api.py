@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from fractus_core import engine
 from fractus_core.contract import (
     Batch,
     Frontend,
@@ -21,6 +22,7 @@ from fractus_core.contract import (
     Step,
     Trainer,
 )
+from fractus_core.engine import EngineConfig
 from fractus_core.errors import FractusError
 from fractus_core.plugins.hooks import hookimpl
 from fractus_core.plugins.specs import (
@@ -32,16 +34,8 @@ from fractus_core.plugins.specs import (
 )
 
 if TYPE_CHECKING:
-    from fractus_core.engine import ContinuousThoughtEngine, EngineConfig, EngineState
-    from fractus_core.engine.stream import Stream
-
-# These need torch, so they are imported at first use.
-_LAZY = {
-    "ContinuousThoughtEngine": "fractus_core.engine",
-    "EngineConfig": "fractus_core.engine",
-    "EngineState": "fractus_core.engine",
-    "Stream": "fractus_core.engine.stream",
-}
+    from fractus_core.engine import ContinuousThoughtEngine, EngineState, Stream
+    from fractus_core.runs.opening import open_run
 
 __all__ = [
     "API_VERSION",
@@ -64,10 +58,14 @@ __all__ = [
     "Trainer",
     "TrainerSpec",
     "hookimpl",
+    "open_run",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_LAZY[name]), name)
+    # What needs torch is imported at first use.
+    if name == "open_run":
+        return importlib.import_module("fractus_core.runs.opening").open_run
+    if name in ("ContinuousThoughtEngine", "EngineState", "Stream"):
+        return getattr(engine, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -11,12 +11,12 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from fractus_core.engine import ContinuousThoughtEngine, EngineState
-    from fractus_core.engine.stream import Stream
+    from fractus_core.engine import ContinuousThoughtEngine, EngineState, Stream
 
 Json = Mapping[str, Any]
 """A JSON object."""
-Split = Literal["train", "validation"]
+Split = Literal["train", "validation", "all"]
+"""`all` is one pass over everything, for evaluating on data that was never trained on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Score:
 class Source(Protocol):
     """A sequence of batches with a position that is saved and restored to the item.
 
-    A training source goes on for ever, a validation source makes one pass.
+    A training source goes on for ever, others make one pass.
     """
 
     fingerprint: str
@@ -132,6 +132,8 @@ class Trainer(Protocol):
     Checkpoints, metrics, evaluation, the budget and interruption are the framework's.
     """
 
+    options: Json
+    """As given, with what `__init__` and `prepare` decided; a resumed run is given these."""
     batch_size: int
     chunk_len: int
 

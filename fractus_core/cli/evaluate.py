@@ -1,0 +1,89 @@
+"""`fractus eval`: a run's figures on held-out data."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from fractus_core.cli.installed import registry
+from fractus_core.errors import FractusError
+
+
+@click.command("eval")
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--data", help="Other data to evaluate on, all of it, instead of what was held out.")
+@click.option("--frontend", help="Only this one; needed with --data where there are several.")
+@click.option("--tokens", type=click.IntRange(min=1), help="Read so many at most.")
+@click.option("--allow-previous", is_flag=True, help="Pass over damaged checkpoints.")
+@click.option("--json", "as_json", is_flag=True, help="Print all figures as JSON.")
+def evaluate(
+    run: Path,
+    data: str | None,
+    frontend: str | None,
+    tokens: int | None,
+    allow_previous: bool,
+    as_json: bool,
+) -> None:
+    """Evaluate the newest weights of RUN, with the state carried (warm) and from a reset (cold).
+
+    --json prints {FRONTEND: {"loss_warm", "loss_cold", "loss_uniform", metrics..., "tokens",
+    "routing"}}.
+    """
+    # Torch is slow to import, so only now.
+    from fractus_core.contract import Source, Split
+    from fractus_core.runs import evaluation
+    from fractus_core.runs.assembly import load_run, open_source
+    from fractus_core.runs.config import PluggedFrontend
+    from fractus_core.runs.directory import RunDirectory
+
+    config, model = load_run(registry(), RunDirectory(run), allow_previous=allow_previous)
+    names = [plugged.name for plugged in config.frontends]
+    if frontend is not None and frontend not in names:
+        raise FractusError(f"{run} has no front-end {frontend!r}; it has {', '.join(names)}")
+    chosen = [p for p in config.frontends if frontend in (None, p.name)]
+    if data is not None and len(chosen) > 1:
+        raise click.UsageError(
+            f"--data for which front-end? give --frontend, of {', '.join(names)}"
+        )
+    report: dict[str, Any] = {}
+    for plugged in chosen:
+        split: Split = "validation"
+        if data is not None:
+            plugged, split = replace(plugged, data=data, fingerprints={}), "all"
+
+        def source(plugged: PluggedFrontend = plugged, split: Split = split) -> Source:
+            return open_source(
+                model.frontends[plugged.name],
+                plugged,
+                split,
+                batch_size=evaluation.ROWS,
+                chunk_len=evaluation.CHUNK,
+                seed=config.seed,
+            )
+
+        report[plugged.name] = evaluation.evaluate(
+            model.engine, model.frontends[plugged.name], source, limit=tokens
+        )
+    if as_json:
+        click.echo(json.dumps(report))
+        return
+    for name, figures in report.items():
+        click.echo("\n".join(_table(name, figures)))
+
+
+def _table(name: str, figures: dict[str, Any]) -> list[str]:
+    lines = [f"{name}, {figures['tokens']:,} tokens of held-out data"]
+    for key, value in figures.items():
+        if isinstance(value, float):
+            lines.append(f"  {key.replace('_', ' '):<20} {value:.4f}")
+    for i, block in enumerate(figures["routing"]["blocks"]):
+        lines.append(
+            f"  block {i}: routing entropy {block['entropy']:.3f}, {block['dead']} dead experts, "
+            f"order parameter {block['order_parameter']:.3f}"
+        )
+    lines.append(f"  lb / collapse ceiling  {figures['routing']['lb_ceiling_ratio']:.4f}")
+    return lines

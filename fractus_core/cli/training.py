@@ -1,0 +1,162 @@
+"""What `fractus run` does once its options are understood. Imports torch."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import time
+from dataclasses import asdict
+from itertools import islice
+from typing import Any
+
+import click
+import psutil
+import torch
+
+from fractus_core.engine import ContinuousThoughtEngine, EngineConfig
+from fractus_core.errors import FractusError
+from fractus_core.plugins.registry import Registry
+from fractus_core.runs.assembly import as_module, infer_frontend, plug_trainer
+from fractus_core.runs.config import RunConfig
+from fractus_core.runs.directory import RunDirectory
+from fractus_core.runs.reporter import Reporter
+from fractus_core.runs.run import Run
+
+INTERRUPTED = 130
+BYTES_PER_PARAMETER = 16
+"""Weights, gradients and an optimizer's two moments, in fp32."""
+TIMED_STEPS = 5
+
+
+def make_config(
+    registry: Registry,
+    engine: EngineConfig,
+    frontends: dict[str, dict[str, Any]],
+    trainer: dict[str, dict[str, Any]],
+    *,
+    data: dict[str, str],
+    **rest: Any,
+) -> RunConfig:
+    [(trainer_name, trainer_options)] = trainer.items()
+    return RunConfig(
+        engine=engine,
+        frontends=tuple(
+            infer_frontend(registry, name, options, data[name])
+            for name, options in frontends.items()
+        ),
+        trainer=plug_trainer(registry, trainer_name, trainer_options),
+        **rest,
+    )
+
+
+def train(ctx: click.Context, run: Run, *, tensorboard: bool, as_json: bool) -> None:
+    """Execute `run` and tell how it ended; exits with 130 if it was interrupted."""
+    path = run.directory.path
+    with Reporter() as reporter:
+        for line in introduction(run):
+            reporter.note(line)
+        summary = run.execute(reporter, tensorboard=tensorboard)
+    if as_json:
+        result = {"directory": str(path), "finished": summary is not None, **asdict(run.spent)}
+        click.echo(json.dumps(result | (summary or {})))
+    elif summary is None:
+        click.echo(
+            f"interrupted at step {run.spent.steps:,} ({run.spent.tokens:,} tokens); resume with\n"
+            f"  fractus run --resume {shlex.quote(str(path))}",
+            err=True,
+        )
+    else:
+        click.echo("\n".join(conclusion(run, summary)))
+    if summary is None:
+        ctx.exit(INTERRUPTED)
+
+
+def introduction(run: Run) -> list[str]:
+    """What is about to be trained."""
+    parameters = parameter_count(run)
+    lines = [f"run {run.directory.path}: {parameters:,} parameters, {run.config.budget.describe()}"]
+    lines += [f"{plugged.name}: {plugged.data}" for plugged in run.config.frontends]
+    options = run.trainer.options
+    shown = ("optimizer", "lr", "batch_size", "chunk_len", "precision", "threads")
+    facts = [f"{name} {options[name]}" for name in shown if name in options]
+    lines.append(f"trainer {run.config.trainer.name}: {', '.join(facts)}")
+    if run.spent.steps:
+        lines.append(f"resumed at step {run.spent.steps:,}, {run.spent.tokens:,} tokens")
+    return lines
+
+
+def conclusion(run: Run, summary: dict[str, Any]) -> list[str]:
+    """How a finished run did, and what to do with it. The figures were shown by the reporter."""
+    path = shlex.quote(str(run.directory.path))
+    lines = [
+        f"finished: {summary['steps']:,} steps, {summary['tokens']:,} tokens in "
+        f"{summary['seconds'] / 60:.1f} minutes, {summary['tokens_per_second']:,.0f} tokens/s"
+    ]
+    for name, figures in summary["frontends"].items():
+        values = [
+            f"{key.replace('_', ' ')} {value:.4f}"
+            for key, value in figures.items()
+            if isinstance(value, float)
+        ]
+        lines.append(f"{name} on held-out data: " + ", ".join(values))
+    lines += [
+        f"train on:  fractus run --resume {path} --steps {2 * run.spent.steps}",
+        f"evaluate:  fractus eval {path}",
+    ]
+    return lines
+
+
+def parameter_count(run: Run) -> int:
+    modules = [run.model.engine, *map(as_module, run.model.frontends.values())]
+    return sum(p.numel() for module in modules for p in module.parameters())
+
+
+def dry_run(
+    registry: Registry, directory: RunDirectory, config: RunConfig, *, as_json: bool
+) -> None:
+    """Assemble the run in memory, time a few steps on its data, and forget it.
+
+    Raises:
+        FractusError: if it would not fit into the memory that is free.
+    """
+    with torch.device("meta"):
+        engine = ContinuousThoughtEngine(config.engine)
+    least = sum(p.numel() for p in engine.parameters()) * BYTES_PER_PARAMETER
+    free = psutil.virtual_memory().available
+    if least > free:
+        raise FractusError(
+            f"the engine needs at least {least / 1e9:.1f} GB for weights, gradients and optimizer; "
+            f"{free / 1e9:.1f} GB are free: choose a smaller --preset"
+        )
+    run = Run.rehearse(registry, directory, config)
+    steps = run.trainer.train(lambda: 0.0)
+    next(steps)  # allocates
+    begun = time.perf_counter()
+    tokens = sum(step.tokens for step in islice(steps, TIMED_STEPS))
+    seconds = (time.perf_counter() - begun) / TIMED_STEPS
+    tokens_per_step = tokens / TIMED_STEPS
+    budget = config.budget
+    limits = [
+        budget.seconds,
+        budget.steps and budget.steps * seconds,
+        budget.tokens and budget.tokens / tokens_per_step * seconds,
+    ]
+    plan = {
+        "directory": str(directory.path),
+        "parameters": parameter_count(run),
+        "tokens_per_step": round(tokens_per_step),
+        "tokens_per_second": round(tokens_per_step / seconds, 1),
+        "training_seconds": round(min(limit for limit in limits if limit is not None), 1),
+        "memory_mb": round(psutil.Process().memory_info().rss / 1e6),
+        "config": config.to_json(),
+    }
+    if as_json:
+        click.echo(json.dumps(plan))
+        return
+    for line in introduction(run):
+        click.echo(line)
+    click.echo(
+        f"{plan['tokens_per_step']:,} tokens a step, {plan['tokens_per_second']:,.0f} tokens/s, "
+        f"{plan['training_seconds'] / 60:.1f} minutes of training, {plan['memory_mb']:,} MB; "
+        "nothing was written"
+    )

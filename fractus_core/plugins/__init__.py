@@ -1,0 +1,1 @@
+"""Discovery of plugins, the records they return and the hooks they implement."""

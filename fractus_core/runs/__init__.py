@@ -1,0 +1,1 @@
+"""Runs: their directory, checkpoints, metrics, budget and loop."""

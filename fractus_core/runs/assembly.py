@@ -1,0 +1,175 @@
+"""From `run.json` to modules: the engine, the front-ends and the trainer of a run."""
+
+from __future__ import annotations
+
+import dataclasses
+import platform
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any, cast
+
+import torch
+from torch import nn
+
+from fractus_core.contract import Frontend, Source, Split, Trainer
+from fractus_core.engine import ContinuousThoughtEngine, EngineConfig
+from fractus_core.errors import FractusError
+from fractus_core.plugins.registry import Registry, load_target
+from fractus_core.runs.checkpoint import Checkpoint
+from fractus_core.runs.config import Plugged, PluggedFrontend, RunConfig
+from fractus_core.runs.directory import RunDirectory
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """An engine and its front-ends, by name."""
+
+    engine: ContinuousThoughtEngine
+    frontends: Mapping[str, Frontend]
+
+    def load(self, checkpoint: Checkpoint) -> None:
+        self.engine.load_state_dict(checkpoint.trees["engine"])
+        for name, frontend in self.frontends.items():
+            as_module(frontend).load_state_dict(checkpoint.trees[f"frontend-{name}"])
+
+    def trees(self) -> dict[str, Any]:
+        """What `load` reads."""
+        return {"engine": self.engine.state_dict()} | {
+            f"frontend-{name}": as_module(frontend).state_dict()
+            for name, frontend in self.frontends.items()
+        }
+
+
+def as_module(frontend: Frontend) -> nn.Module:
+    """A front-end is a module by contract, which a protocol cannot say."""
+    return cast(nn.Module, frontend)
+
+
+def infer_frontend(
+    registry: Registry, name: str, options: dict[str, Any], data: str
+) -> PluggedFrontend:
+    """Look at the data once: the front-end's part of a new `run.json`, but for fingerprints."""
+    entry = registry.frontend(name)
+    cls: type[Frontend] = load_target(entry)
+    return PluggedFrontend(
+        name=name,
+        distribution=entry.distribution,
+        version=entry.version,
+        options=options,
+        data=data,
+        schema=dict(cls.infer_schema(data, options)),
+    )
+
+
+def plug_trainer(registry: Registry, name: str, options: dict[str, Any]) -> Plugged:
+    entry = registry.trainer(name)
+    return Plugged(
+        name=name, distribution=entry.distribution, version=entry.version, options=options
+    )
+
+
+def make_model(
+    registry: Registry, engine: EngineConfig, frontends: tuple[PluggedFrontend, ...], seed: int
+) -> Model:
+    """Fresh modules, the same for the same seed."""
+    torch.manual_seed(seed)
+    made = ContinuousThoughtEngine(engine)
+    modules: dict[str, Frontend] = {}
+    for plugged in frontends:
+        cls = load_target(registry.frontend(plugged.name))
+        modules[plugged.name] = cls(engine.d_model, plugged.options, plugged.schema)
+    return Model(made, modules)
+
+
+def make_trainer(registry: Registry, config: RunConfig) -> Trainer:
+    """Raises `FractusError` if it cannot train on what a front-end emits."""
+    entry = registry.trainer(config.trainer.name)
+    for plugged in config.frontends:
+        emits = registry.frontend(plugged.name).spec.emits
+        if entry.spec.accepts and emits not in entry.spec.accepts:
+            raise FractusError(
+                f"trainer {entry.name!r} accepts {', '.join(entry.spec.accepts)}; "
+                f"front-end {plugged.name!r} emits {emits}"
+            )
+    trainer: Trainer = load_target(entry)(config.trainer.options, seed=config.seed)
+    return trainer
+
+
+def open_source(
+    frontend: Frontend,
+    plugged: PluggedFrontend,
+    split: Split,
+    *,
+    batch_size: int,
+    chunk_len: int,
+    seed: int,
+) -> Source:
+    """Raises `FractusError` if the data is not what the run was started with."""
+    source = frontend.open(
+        plugged.data, split, batch_size=batch_size, chunk_len=chunk_len, seed=seed
+    )
+    expected = plugged.fingerprints.get(split, source.fingerprint)
+    if source.fingerprint != expected:
+        raise FractusError(
+            f"the {split} data {plugged.data!r} of front-end {plugged.name!r} has changed: its "
+            f"fingerprint is {source.fingerprint}, the run was started with {expected}"
+        )
+    return source
+
+
+def load_run(
+    registry: Registry, directory: RunDirectory, *, allow_previous: bool = False
+) -> tuple[RunConfig, Model]:
+    """A run's model with the weights of its newest checkpoint, for reading.
+
+    Raises:
+        FractusError: if it is no run, has no checkpoint, or the newest is damaged.
+    """
+    config = directory.read_config()
+    checkpoint = newest_checkpoint(directory, allow_previous=allow_previous)
+    if checkpoint is None:
+        raise FractusError(
+            f"{directory.path} has no checkpoint yet: fractus run --resume {directory.path}"
+        )
+    model = make_model(registry, config.engine, config.frontends, config.seed)
+    model.load(checkpoint[1])
+    for module in (model.engine, *map(as_module, model.frontends.values())):
+        module.eval()
+    return config, model
+
+
+def newest_checkpoint(
+    directory: RunDirectory, *, allow_previous: bool
+) -> tuple[str, Checkpoint] | None:
+    """The newest checkpoint with its name, or, when allowed, the newest that is not damaged."""
+    store = directory.checkpoints
+    name = store.newest()
+    if name is None:
+        return None
+    names = [name] + [n for n in reversed(store.names()) if int(n) < int(name)]
+    for candidate in names:
+        try:
+            return candidate, store.load(candidate)
+        except FractusError as error:
+            if not allow_previous:
+                rest = f"; previous: {', '.join(names[1:])} (--allow-previous)" if names[1:] else ""
+                raise FractusError(f"{error}{rest}") from error
+            print(f"fractus: {error}: passed over", file=sys.stderr)
+    raise FractusError(f"no checkpoint of {directory.path} can be read")
+
+
+def environment() -> dict[str, str]:
+    """What else decides the numbers."""
+    return {
+        "fractus": version("fractus"),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "platform": platform.platform(),
+    }
+
+
+def with_fingerprints(plugged: PluggedFrontend, **sources: Source) -> PluggedFrontend:
+    fingerprints = {split: source.fingerprint for split, source in sources.items()}
+    return dataclasses.replace(plugged, fingerprints=fingerprints)

@@ -1,0 +1,90 @@
+"""`run.json`: everything that decides a run, and where it comes from. Imports no torch."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from fractus_core.engine import EngineConfig
+from fractus_core.errors import FractusError
+from fractus_core.runs.budget import Budget
+from fractus_core.runs.cadence import Cadence
+from fractus_core.runs.files import read_json
+
+FORMAT = 1
+"""Of `run.json` and of what lies beside it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plugged:
+    """A front-end or trainer as chosen: the name, who provides it, and its resolved options."""
+
+    name: str
+    """As the user gave it; `distribution:name` where they said which."""
+    distribution: str
+    version: str
+    options: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PluggedFrontend(Plugged):
+    data: str
+    schema: dict[str, Any]
+    """From `Frontend.infer_schema`."""
+    fingerprints: dict[str, str] = field(default_factory=dict)
+    """Of the data, by split."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunConfig:
+    engine: EngineConfig
+    frontends: tuple[PluggedFrontend, ...]
+    trainer: Plugged
+    seed: int
+    budget: Budget
+    log_every: int
+    """Optimizer steps to a line of training figures."""
+    eval_every: int
+    """Optimizer steps between evaluations."""
+    eval_tokens: int
+    """Held-out vectors to read at most in each; the last one reads all there is."""
+    checkpoint_every: Cadence
+    environment: dict[str, str] = field(default_factory=dict)
+    lineage: list[dict[str, Any]] = field(default_factory=list)
+    """What the run was made of: grown from, merged from, operated on."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "format": FORMAT,
+            **dataclasses.asdict(self),
+            "checkpoint_every": str(self.checkpoint_every),
+        }
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Self:
+        fields = dict(value)
+        fields.pop("format")
+        return cls(
+            **fields
+            | {
+                "engine": EngineConfig(**fields["engine"]),
+                "frontends": tuple(PluggedFrontend(**f) for f in fields["frontends"]),
+                "trainer": Plugged(**fields["trainer"]),
+                "budget": Budget(**fields["budget"]),
+                "checkpoint_every": Cadence.parse(fields["checkpoint_every"]),
+            }
+        )
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Raises `FractusError` if `path` is missing, damaged or of another format."""
+        value = read_json(path)
+        found = value.get("format") if isinstance(value, dict) else None
+        if found != FORMAT:
+            raise FractusError(f"{path} has format {found}; this version of Fractus reads {FORMAT}")
+        try:
+            return cls.from_json(value)
+        except (KeyError, TypeError, ValueError) as error:
+            raise FractusError(f"{path} is damaged: {error}") from error

@@ -1,0 +1,36 @@
+"""Ctrl-C and SIGTERM end a run after its current step, with a checkpoint."""
+
+from __future__ import annotations
+
+import signal
+from types import FrameType, TracebackType
+from typing import Self
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Interruption:
+    """While entered, the first signal sets `requested`; a second one acts at once, as usual."""
+
+    def __init__(self) -> None:
+        self.requested: signal.Signals | None = None
+
+    def _request(self, number: int, frame: FrameType | None) -> None:
+        self.requested = signal.Signals(number)
+        self._restore()
+
+    def _restore(self) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def __enter__(self) -> Self:
+        self._previous = {number: signal.signal(number, self._request) for number in SIGNALS}
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        self._restore()

@@ -1,0 +1,358 @@
+"""A run: the loop around a trainer, with its budget, metrics, evaluations and checkpoints."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Self
+
+import psutil
+import torch
+
+from fractus_core.contract import Lane, Step, Trainer
+from fractus_core.engine import EngineState, Stream
+from fractus_core.errors import FractusError
+from fractus_core.plugins.lifecycle import Lifecycle
+from fractus_core.plugins.registry import Registry
+from fractus_core.runs import evaluation
+from fractus_core.runs.assembly import (
+    Model,
+    environment,
+    make_model,
+    make_trainer,
+    newest_checkpoint,
+    open_source,
+    with_fingerprints,
+)
+from fractus_core.runs.budget import Budget, Spent
+from fractus_core.runs.checkpoint import Checkpoint
+from fractus_core.runs.config import RunConfig
+from fractus_core.runs.directory import RunDirectory
+from fractus_core.runs.files import write_json
+from fractus_core.runs.interrupt import Interruption
+from fractus_core.runs.metrics import MetricsLog
+from fractus_core.runs.reporter import Reporter
+
+EMA_DECAY = 0.98
+
+
+@dataclass(slots=True)
+class Averages:
+    """Of one lane's training loss: an exponential one, and one of the steps since the last line."""
+
+    ema: float | None = None
+    window: float = 0.0
+    steps: int = 0
+
+    def add(self, loss: float) -> None:
+        self.ema = loss if self.ema is None else EMA_DECAY * self.ema + (1 - EMA_DECAY) * loss
+        self.window += loss
+        self.steps += 1
+
+    def pop_window(self) -> float:
+        mean = self.window / self.steps
+        self.window, self.steps = 0.0, 0
+        return mean
+
+
+class Run:
+    """Made by `start` or `resume`; then `execute` trains until the budget is spent."""
+
+    def __init__(
+        self,
+        directory: RunDirectory,
+        config: RunConfig,
+        model: Model,
+        trainer: Trainer,
+        lanes: list[Lane],
+        lifecycle: Lifecycle,
+    ) -> None:
+        self.directory, self.config, self.model = directory, config, model
+        self.trainer, self.lanes, self.lifecycle = trainer, lanes, lifecycle
+        self.spent = Spent()
+        self.averages = {lane.name: Averages() for lane in lanes}
+        self.metrics_size = 0
+        self.saved: int | None = None
+        """The step of the newest checkpoint."""
+        self._begun = Spent()
+        """What was spent before this process."""
+
+    # ---------------------------------------------------------------------------------- making
+
+    @classmethod
+    def start(cls, registry: Registry, directory: RunDirectory, config: RunConfig) -> Self:
+        """A new run, whose directory is made here: nothing is written if anything does not fit."""
+        directory.require_absent()
+        run = cls._assemble(registry, directory, config)
+        frontends = tuple(
+            with_fingerprints(
+                plugged,
+                train=lane.source,
+                validation=run._open_validation(plugged.name),
+            )
+            for plugged, lane in zip(config.frontends, run.lanes, strict=True)
+        )
+        run.config = dataclasses.replace(
+            config,
+            frontends=frontends,
+            trainer=dataclasses.replace(config.trainer, options=dict(run.trainer.options)),
+            environment=environment(),
+        )
+        directory.create(run.config)
+        return run
+
+    @classmethod
+    def rehearse(cls, registry: Registry, directory: RunDirectory, config: RunConfig) -> Self:
+        """A new run in memory alone: its trainer may be tried, nothing is written."""
+        return cls._assemble(registry, directory, config)
+
+    @classmethod
+    def resume(
+        cls,
+        registry: Registry,
+        directory: RunDirectory,
+        *,
+        budget: Budget | None = None,
+        allow_previous: bool = False,
+    ) -> Self:
+        """Go on from the newest checkpoint, or from the start if there is none.
+
+        Args:
+            budget: replaces the run's, to extend it.
+            allow_previous: use the newest checkpoint that is not damaged, and drop later ones.
+
+        Raises:
+            FractusError: if nothing is left to do, the data has changed, or files are damaged.
+        """
+        config = directory.read_config()
+        found = newest_checkpoint(directory, allow_previous=allow_previous)
+        if budget is not None:
+            config = dataclasses.replace(config, budget=budget)
+        if found is not None and directory.summary_file.exists():
+            spent = Spent(**found[1].info["spent"])
+            if config.budget.progress(spent) >= 1:
+                raise FractusError(
+                    f"{directory.path} is finished: {spent.steps:,} steps, {spent.tokens:,} tokens "
+                    f"in {spent.seconds / 60:.1f} minutes; extend it with a larger --steps, "
+                    "--tokens or --minutes"
+                )
+        run = cls._assemble(registry, directory, config)
+        directory.checkpoints.rewind(found[0] if found is not None else None)
+        if found is not None:
+            run._restore(found[1])
+        directory.summary_file.unlink(missing_ok=True)
+        write_json(directory.config_file, config.to_json())
+        return run
+
+    @classmethod
+    def _assemble(cls, registry: Registry, directory: RunDirectory, config: RunConfig) -> Self:
+        trainer = make_trainer(registry, config)
+        model = make_model(registry, config.engine, config.frontends, config.seed)
+        lanes = []
+        for plugged in config.frontends:
+            source = open_source(
+                model.frontends[plugged.name],
+                plugged,
+                "train",
+                batch_size=trainer.batch_size,
+                chunk_len=trainer.chunk_len,
+                seed=config.seed,
+            )
+            state = model.engine.initial_state(trainer.batch_size)
+            lanes.append(Lane(plugged.name, model.frontends[plugged.name], source, state))
+        trainer.prepare(model.engine, lanes)
+        return cls(directory, config, model, trainer, lanes, registry.hook)
+
+    # -------------------------------------------------------------------------------- the loop
+
+    def execute(self, reporter: Reporter, *, tensorboard: bool = False) -> dict[str, Any] | None:
+        """Train until the budget is spent; returns the summary, or None if interrupted.
+
+        Raises:
+            FractusError: if training or saving fails; the newest checkpoint stays good.
+        """
+        self._begun = dataclasses.replace(self.spent)
+        board = self.directory.path / "tensorboard" if tensorboard else None
+        self.lifecycle.fractus_run_start(self.directory.path, self.config.to_json())
+        log = MetricsLog(self.directory.metrics_file, size=self.metrics_size, tensorboard=board)
+        with log as self._log, Interruption() as interruption:
+            try:
+                self._train(reporter, interruption)
+                if interruption.requested is None:
+                    summary = self._finish(reporter, interruption)
+                    self.lifecycle.fractus_run_end(self.directory.path, summary)
+                    return summary
+            except KeyboardInterrupt:  # in the last evaluation, or a second signal
+                if interruption.requested is None:
+                    raise
+            return None
+
+    def _train(self, reporter: Reporter, interruption: Interruption) -> None:
+        steps = self.trainer.train(lambda: min(1.0, self.config.budget.progress(self.spent)))
+        cadence, last_saved = self.config.checkpoint_every, (self.spent.steps, time.monotonic())
+        while self.config.budget.progress(self.spent) < 1 and interruption.requested is None:
+            begun = time.perf_counter()
+            try:
+                step = next(steps)
+            except FractusError as error:
+                raise FractusError(
+                    f"step {self.spent.steps + 1}: {error}; {self._resume_hint()}"
+                ) from error
+            self.spent.seconds += time.perf_counter() - begun
+            self._account(step, reporter)
+            if self.spent.steps % self.config.eval_every == 0:
+                self._evaluate(reporter, limit=self.config.eval_tokens)
+            steps_since, seconds_since = (
+                self.spent.steps - last_saved[0],
+                time.monotonic() - last_saved[1],
+            )
+            if cadence.due(steps=steps_since, seconds=seconds_since):
+                self.save()
+                last_saved = (self.spent.steps, time.monotonic())
+        self.save()
+
+    def _account(self, step: Step, reporter: Reporter) -> None:
+        self.spent.steps += 1
+        self.spent.tokens += step.tokens
+        averages = self.averages[step.lane]
+        averages.add(step.loss)
+        self.lifecycle.fractus_step(self.directory.path, self.spent.steps, step)
+        if self.spent.steps % self.config.log_every == 0:
+            figures = {
+                "tokens": self.spent.tokens,
+                "lane": step.lane,
+                "loss": averages.pop_window(),
+                "loss_ema": averages.ema,
+                **step.figures,
+            }
+            self._log.write("train", self.spent.steps, figures, self._wall())
+        reporter.step(
+            self.spent,
+            self.config.budget.progress(self.spent),
+            loss=averages.ema or step.loss,
+            rate=self.tokens_per_second(),
+        )
+
+    def tokens_per_second(self) -> float:
+        """Since this process started; what it resumed from is not counted."""
+        seconds = self.spent.seconds - self._begun.seconds
+        return (self.spent.tokens - self._begun.tokens) / seconds if seconds else 0.0
+
+    def _wall(self) -> dict[str, float]:
+        return {
+            "seconds": round(self.spent.seconds, 3),
+            "tokens_per_second": round(self.tokens_per_second(), 1),
+            "memory_mb": round(psutil.Process().memory_info().rss / 1e6, 1),
+        }
+
+    # ----------------------------------------------------------------------------- evaluations
+
+    def _open_validation(self, name: str) -> Any:
+        plugged = next(f for f in self.config.frontends if f.name == name)
+        return open_source(
+            self.model.frontends[name],
+            plugged,
+            "validation",
+            batch_size=evaluation.ROWS,
+            chunk_len=evaluation.CHUNK,
+            seed=self.config.seed,
+        )
+
+    def _evaluate(
+        self,
+        reporter: Reporter,
+        *,
+        limit: int | None,
+        advance: Callable[[int], None] = lambda vectors: None,
+    ) -> dict[str, dict[str, Any]]:
+        """Every front-end's figures by its name, written to the log and shown."""
+        results = {}
+        for lane in self.lanes:
+            figures = evaluation.evaluate(
+                self.model.engine,
+                lane.frontend,
+                lambda name=lane.name: self._open_validation(name),  # type: ignore[misc]
+                limit=limit,
+                advance=advance,
+            )
+            stream = Stream(self.model.engine, lane.frontend)
+            pictures = self.directory.path / "pictures" / str(self.spent.steps)
+            with torch.no_grad(), torch.random.fork_rng(devices=[]):
+                sample = lane.frontend.illustrate(stream, pictures, self.config.seed)
+            line = {
+                "tokens": self.spent.tokens,
+                "frontend": lane.name,
+                "evaluation": figures,
+                "sample": sample,
+            }
+            self._log.write("eval", self.spent.steps, line, self._wall())
+            reporter.evaluation(lane.name, self.spent, figures, sample)
+            results[lane.name] = figures
+        return results
+
+    def _finish(self, reporter: Reporter, interruption: Interruption) -> dict[str, Any]:
+        """The last evaluation, over all held-out data, and `summary.json`."""
+
+        def stop_if_asked(vectors: int) -> None:
+            if interruption.requested is not None:  # all is saved: it can be made again
+                raise KeyboardInterrupt
+
+        results = self._evaluate(reporter, limit=None, advance=stop_if_asked)
+        summary = {
+            "tokens": self.spent.tokens,
+            "steps": self.spent.steps,
+            "seconds": round(self.spent.seconds, 3),
+            "tokens_per_second": round(self.spent.tokens / self.spent.seconds, 1),
+            "frontends": results,
+        }
+        write_json(self.directory.summary_file, summary)
+        return summary
+
+    # ----------------------------------------------------------------------------- checkpoints
+
+    def save(self) -> None:
+        """Write a checkpoint of this moment, unless the newest one is."""
+        if self.saved == self.spent.steps:
+            return
+        info = {
+            "spent": dataclasses.asdict(self.spent),
+            "averages": {name: dataclasses.asdict(a) for name, a in self.averages.items()},
+            "metrics_size": self._log.size(),
+            "cursors": {lane.name: lane.source.cursor() for lane in self.lanes},
+        }
+        trees = self.model.trees() | {
+            "trainer": self.trainer.state_dict(),
+            "rng": {"torch": torch.get_rng_state()},
+            **{f"stream-{lane.name}": lane.state.state_dict() for lane in self.lanes},
+        }
+        try:
+            self.directory.checkpoints.save(self.spent.tokens, Checkpoint(info, trees))
+        except FractusError as error:
+            raise FractusError(f"{error}; {self._resume_hint()}") from error
+        self.saved = self.spent.steps
+
+    def _restore(self, checkpoint: Checkpoint) -> None:
+        info, trees = checkpoint.info, checkpoint.trees
+        self.spent = Spent(**info["spent"])
+        self.averages = {name: Averages(**a) for name, a in info["averages"].items()}
+        self.metrics_size = info["metrics_size"]
+        self.model.load(checkpoint)
+        self.trainer.load_state_dict(trees["trainer"])
+        torch.set_rng_state(trees["rng"]["torch"])
+        for lane in self.lanes:
+            lane.state = EngineState.from_state_dict(trees[f"stream-{lane.name}"]).to(
+                lane.state.device
+            )
+            lane.source.seek(info["cursors"][lane.name])
+        self.saved = self.spent.steps
+
+    def _resume_hint(self) -> str:
+        """What is safe, and how to go on from it."""
+        if self.saved is None:
+            return "there is no checkpoint yet"
+        return (
+            f"the checkpoint of step {self.saved:,} is good: "
+            f"fractus run --resume {self.directory.path}"
+        )

@@ -1,0 +1,172 @@
+"""The trainer `cpu`: online, chunk by chunk, with the state carried from each to the next."""
+
+from __future__ import annotations
+
+import math
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fractus_core.api import (
+    Batch,
+    ContinuousThoughtEngine,
+    EngineState,
+    FractusError,
+    Json,
+    Lane,
+    Step,
+)
+from fractus_trainers.optimizers import DEFAULT_LR, Optimizers, gradient_norm, make_optimizers
+from fractus_trainers.schedule import warmup_stable_decay
+
+PROBE_REPEATS = 4
+"""Timings of each precision, of which the shortest counts."""
+
+
+class CpuTrainer:
+    """Truncated backpropagation through time: gradients stop at the start of each chunk.
+
+    Each optimizer step reads `accumulation_steps` chunks of one lane; lanes take turns.
+    """
+
+    def __init__(self, options: Json, *, seed: int) -> None:
+        self.options = dict(options)
+        self.options["threads"] = options["threads"] or os.cpu_count() or 1
+        self.options["lr"] = options["lr"] or DEFAULT_LR[options["optimizer"]]
+        self.batch_size: int = options["batch_size"]
+        self.chunk_len: int = options["chunk_len"]
+        self.generator = torch.Generator().manual_seed(seed)
+        self.steps = 0
+        torch.set_num_threads(self.options["threads"])
+
+    def prepare(self, engine: ContinuousThoughtEngine, lanes: list[Lane]) -> None:
+        self.engine, self.lanes = engine, lanes
+        modules = [engine, *(cast(nn.Module, lane.frontend) for lane in lanes)]
+        for module in modules:
+            module.train()
+        self.optimizers: Optimizers = make_optimizers(
+            self.options["optimizer"],
+            modules,
+            lr=self.options["lr"],
+            weight_decay=self.options["weight_decay"],
+        )
+        if self.options["precision"] == "auto":
+            self.options["precision"] = self._faster_precision(lanes[0])
+
+    def train(self, progress: Callable[[], float]) -> Iterator[Step]:
+        while True:
+            yield self._step(self.lanes[self.steps % len(self.lanes)], progress())
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "optimizers": self.optimizers.state_dict(),
+            "generator": self.generator.get_state(),
+            "steps": self.steps,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.optimizers.load_state_dict(state["optimizers"])
+        self.generator.set_state(state["generator"])
+        self.steps = state["steps"]
+
+    # -------------------------------------------------------------------------------- one step
+
+    def _step(self, lane: Lane, progress: float) -> Step:
+        chunks = [self._read_chunk(lane) for _ in range(self.options["accumulation_steps"])]
+        norm = gradient_norm(self.optimizers.parameters)
+        _require_finite("gradient norm", float(norm))
+        if self.options["clip"]:
+            nn.utils.clip_grads_with_norm_(
+                self.optimizers.parameters, self.options["clip"], norm, foreach=True
+            )
+        lr = self.optimizers.step(
+            warmup_stable_decay(
+                self.steps,
+                progress,
+                warmup_steps=self.options["warmup_steps"],
+                decay_from=self.options["decay_from"],
+                final=self.options["final_lr"],
+            )
+        )
+        self.steps += 1
+        return Step(
+            lane=lane.name,
+            tokens=sum(chunk.tokens for chunk in chunks),
+            loss=statistics.fmean(chunk.loss for chunk in chunks),
+            figures={
+                "lr": lr,
+                "gradient_norm": float(norm),
+                "lb": statistics.fmean(chunk.lb for chunk in chunks),
+            },
+        )
+
+    def _read_chunk(self, lane: Lane) -> _Chunk:
+        """Read the lane's next chunk and add its gradients to the parameters'."""
+        batch = next(lane.source)
+        lane.state = lane.state.reset(rows=batch.starts | self._random_rows(len(batch.starts)))
+        objective, chunk, state = self._forward(lane, batch)
+        _require_finite("loss", chunk.loss)
+        (objective / self.options["accumulation_steps"]).backward()
+        lane.state = state.detach()
+        return chunk
+
+    def _random_rows(self, rows: int) -> Tensor:
+        """Streams that begin anew by chance: without it a cold stream is never practised."""
+        probability: float = self.options["reset_probability"]
+        return torch.rand(rows, generator=self.generator) < probability
+
+    def _forward(self, lane: Lane, batch: Batch) -> tuple[Tensor, _Chunk, EngineState]:
+        """The objective to descend, the figures, and the state after the chunk."""
+        bf16 = self.options["precision"] == "bf16"
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=bf16):
+            vectors = lane.frontend.embed(batch.observations)
+            hidden, lb, state = self.engine.tick_chunk_train(vectors, lane.state)
+            last = self.options["head"] == "last"
+            score = lane.frontend.score(hidden, batch.targets, last=last)
+        # The confidence learns to know, without a say in what is known.
+        logit = self.engine.confidence_logit(hidden[:, -1].detach())
+        doubt = F.binary_cross_entropy_with_logits(logit, score.correct.float())
+        objective = (
+            score.loss + self.options["lb_coef"] * lb + self.options["confidence_coef"] * doubt
+        )
+        tokens = vectors.shape[0] * vectors.shape[1]
+        return objective, _Chunk(score.loss.item(), lb.item(), tokens), state
+
+    # ------------------------------------------------------------------------------- precision
+
+    def _faster_precision(self, lane: Lane) -> str:
+        """Time forward and backward over one chunk in each precision. Nothing learns or moves."""
+        cursor = lane.source.cursor()
+        batch = next(lane.source)
+        lane.source.seek(cursor)
+        best = {}
+        for precision in ("fp32", "bf16"):
+            self.options["precision"] = precision
+            times = []
+            for _ in range(PROBE_REPEATS):
+                begun = time.perf_counter()
+                self._forward(lane, batch)[0].backward()
+                times.append(time.perf_counter() - begun)
+            best[precision] = min(times)
+        for parameter in self.optimizers.parameters:
+            parameter.grad = None
+        return min(best, key=lambda precision: best[precision])
+
+
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    loss: float
+    lb: float
+    tokens: int
+
+
+def _require_finite(what: str, value: float) -> None:
+    if not math.isfinite(value):
+        raise FractusError(f"the {what} is {value}: lower --cpu.lr or raise --cpu.warmup_steps")

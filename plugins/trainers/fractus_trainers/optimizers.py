@@ -1,0 +1,88 @@
+"""torch's optimizers over an engine and its front-ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import SGD, AdamW, Muon, Optimizer, RMSprop
+
+DEFAULT_LR = {"adamw": 4e-3, "muon": 4e-3, "rmsprop": 1e-3, "sgd": 0.3}
+"""The highest learning rate where the user names none. Measured at the size of stage0."""
+BETAS = (0.9, 0.99)
+
+
+class Optimizers:
+    """One or several optimizers that step together, at `base_lr` times a factor."""
+
+    def __init__(self, optimizers: list[Optimizer], base_lr: float) -> None:
+        self.optimizers = optimizers
+        self.base_lr = base_lr
+        self.parameters: list[nn.Parameter] = [
+            p
+            for optimizer in optimizers
+            for group in optimizer.param_groups
+            for p in group["params"]
+        ]
+
+    def step(self, factor: float) -> float:
+        """Step with `factor` of the base learning rate, clear the gradients, return the rate."""
+        lr = self.base_lr * factor
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = lr
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        return lr
+
+    def state_dict(self) -> list[dict[str, Any]]:
+        return [optimizer.state_dict() for optimizer in self.optimizers]
+
+    def load_state_dict(self, states: list[dict[str, Any]]) -> None:
+        for optimizer, state in zip(self.optimizers, states, strict=True):
+            optimizer.load_state_dict(state)
+
+
+def make_optimizers(
+    name: str, modules: Iterable[nn.Module], *, lr: float, weight_decay: float
+) -> Optimizers:
+    """Matrices decay, gains and biases do not. `muon` takes the engine's plain matrices; the rest
+    (embeddings, stacked experts, gains) goes to AdamW, as torch's Muon is for matrices alone.
+    """
+    parameters = list(dict.fromkeys(p for module in modules for p in module.parameters()))
+    matrices = [p for p in parameters if p.dim() >= 2]
+    groups = [
+        {"params": matrices, "weight_decay": weight_decay},
+        {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
+    ]
+    if name == "adamw":
+        return Optimizers([AdamW(groups, lr=lr, betas=BETAS, fused=True)], lr)
+    if name == "sgd":
+        return Optimizers([SGD(groups, lr=lr, momentum=0.9, fused=True)], lr)
+    if name == "rmsprop":
+        return Optimizers([RMSprop(groups, lr=lr, foreach=True)], lr)
+    assert name == "muon", name
+    return Optimizers(_muon(list(modules), parameters, lr, weight_decay), lr)
+
+
+def _muon(
+    modules: list[nn.Module], parameters: list[nn.Parameter], lr: float, weight_decay: float
+) -> list[Optimizer]:
+    plain = {m.weight for module in modules for m in module.modules() if isinstance(m, nn.Linear)}
+    orthogonal = [p for p in parameters if p in plain and min(p.shape) > 1]
+    rest = [p for p in parameters if p not in set(orthogonal)]
+    groups = [
+        {"params": [p for p in rest if p.dim() >= 2], "weight_decay": weight_decay},
+        {"params": [p for p in rest if p.dim() < 2], "weight_decay": 0.0},
+    ]
+    return [
+        Muon(orthogonal, lr=lr, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw"),
+        AdamW(groups, lr=lr, betas=BETAS, fused=True),
+    ]
+
+
+def gradient_norm(parameters: list[nn.Parameter]) -> torch.Tensor:
+    """The 2-norm of all gradients together, a scalar."""
+    return nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None], foreach=True)
