@@ -180,7 +180,13 @@ def run(
                 budget=None if budget.unlimited else budget,
                 allow_previous=options["allow_previous"],
             )
-            train(ctx, resumed, tensorboard=options["tensorboard"], as_json=options["as_json"])
+            train(
+                ctx,
+                registry(),
+                resumed,
+                tensorboard=options["tensorboard"],
+                as_json=options["as_json"],
+            )
         return
 
     directory = RunDirectory(options["out"] or _new_directory([*frontends, *trainer]))
@@ -203,7 +209,9 @@ def run(
         return
     started = Run.start(registry(), directory, config)
     with directory.locked():
-        train(ctx, started, tensorboard=options["tensorboard"], as_json=options["as_json"])
+        train(
+            ctx, registry(), started, tensorboard=options["tensorboard"], as_json=options["as_json"]
+        )
 
 
 def _refuse_beside_resume(ctx: click.Context) -> None:

@@ -49,7 +49,9 @@ def make_config(
     )
 
 
-def train(ctx: click.Context, run: Run, *, tensorboard: bool, as_json: bool) -> None:
+def train(
+    ctx: click.Context, registry: Registry, run: Run, *, tensorboard: bool, as_json: bool
+) -> None:
     """Execute `run` and tell how it ended; exits with 130 if it was interrupted."""
     path = run.directory.path
     with Reporter() as reporter:
@@ -66,7 +68,8 @@ def train(ctx: click.Context, run: Run, *, tensorboard: bool, as_json: bool) -> 
             err=True,
         )
     else:
-        click.echo("\n".join(conclusion(run, summary)))
+        uses = [u for p in run.config.frontends for u in registry.frontend(p.name).spec.uses]
+        click.echo("\n".join(conclusion(run, summary, uses)))
     if summary is None:
         ctx.exit(INTERRUPTED)
 
@@ -85,7 +88,7 @@ def introduction(run: Run) -> list[str]:
     return lines
 
 
-def conclusion(run: Run, summary: dict[str, Any]) -> list[str]:
+def conclusion(run: Run, summary: dict[str, Any], uses: list[str]) -> list[str]:
     """How a finished run did, and what to do with it. The figures were shown by the reporter."""
     path = shlex.quote(str(run.directory.path))
     lines = [
@@ -99,11 +102,13 @@ def conclusion(run: Run, summary: dict[str, Any]) -> list[str]:
             if isinstance(value, float)
         ]
         lines.append(f"{name} on held-out data: " + ", ".join(values))
-    lines += [
-        f"train on:  fractus run --resume {path} --steps {2 * run.spent.steps}",
-        f"evaluate:  fractus eval {path}",
+    return [
+        *lines,
+        "go on with",
+        *("  " + use.replace("{run}", path) for use in uses),
+        f"  fractus eval {path}",
+        f"  fractus run --resume {path} --steps {2 * run.spent.steps}",
     ]
-    return lines
 
 
 def parameter_count(run: Run) -> int:
@@ -141,7 +146,7 @@ def dry_run(
         budget.steps and budget.steps * seconds,
         budget.tokens and budget.tokens / tokens_per_step * seconds,
     ]
-    plan = {
+    plan: dict[str, Any] = {
         "directory": str(directory.path),
         "parameters": parameter_count(run),
         "tokens_per_step": round(tokens_per_step),

@@ -50,6 +50,8 @@ class FrontendSpec(Spec):
     """The kind of its observations, for trainers that accept only some: `tokens`, `images`, ..."""
     metrics: Mapping[str, Direction] = field(default_factory=dict)
     """The names in `Score.metrics`, and which direction of each is better."""
+    uses: tuple[str, ...] = ()
+    """Commands to try on a finished run, `{run}` standing for its directory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
