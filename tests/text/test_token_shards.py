@@ -9,7 +9,7 @@ import sys
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import pytest
@@ -238,6 +238,6 @@ def test_long_documents_lose_the_end_of_one(tmp_path: Path) -> None:
 def test_nothing_to_hold_back(tmp_path: Path) -> None:
     for texts in (["a"], ["same text"] * 5):
         found = encoded(write_rows(tmp_path / "a.jsonl", texts))
-        for split in get_args(Split):
+        for split in ("train", "validation"):
             with pytest.raises(FractusError, match="cannot hold back 10% of"):
                 found.documents(split)
