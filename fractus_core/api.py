@@ -22,6 +22,15 @@ from fractus_core.contract import (
     Step,
     Trainer,
 )
+from fractus_core.data.cache import (
+    Cached,
+    cache_directory,
+    cached,
+    content_hashes,
+    write_atomically,
+)
+from fractus_core.data.hub import import_extra, load_hub_dataset
+from fractus_core.data.progress import Progress, progress_bar
 from fractus_core.engine import EngineConfig
 from fractus_core.errors import FractusError
 from fractus_core.plugins.hooks import hookimpl
@@ -40,6 +49,7 @@ if TYPE_CHECKING:
 __all__ = [
     "API_VERSION",
     "Batch",
+    "Cached",
     "CommandSpec",
     "ContinuousThoughtEngine",
     "EngineConfig",
@@ -50,6 +60,7 @@ __all__ = [
     "Json",
     "Lane",
     "Option",
+    "Progress",
     "Score",
     "Source",
     "Split",
@@ -57,8 +68,15 @@ __all__ = [
     "Stream",
     "Trainer",
     "TrainerSpec",
+    "cache_directory",
+    "cached",
+    "content_hashes",
     "hookimpl",
+    "import_extra",
+    "load_hub_dataset",
     "open_run",
+    "progress_bar",
+    "write_atomically",
 ]
 
 

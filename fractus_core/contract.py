@@ -56,6 +56,9 @@ class Source(Protocol):
 
     fingerprint: str
     """Of the data as read: equal if and only if the same batches come out."""
+    rows: int
+    """B of its batches; a front-end may choose another than it was asked for. A source that makes
+    one pass may have fewer in its last."""
 
     def __iter__(self) -> Iterator[Batch]: ...
     def __next__(self) -> Batch: ...
@@ -99,8 +102,11 @@ class Frontend(Codec, Protocol):
     def score(self, hidden: Tensor, targets: Tensor, *, last: bool = False) -> Score:
         """Hidden (B, C, d_model) against targets; `last` scores only each row's last position."""
 
-    def illustrate(self, stream: Stream, directory: Path, seed: int) -> str:
-        """Show what it can do, as text, at each evaluation; pictures go into `directory`."""
+    def illustrate(self, stream: Stream, source: Source, directory: Path, seed: int) -> str:
+        """Show what it can do, as text, at each evaluation; pictures go into `directory`.
+
+        `source` is a pass over held-out data of its own.
+        """
 
 
 @dataclass(slots=True)

@@ -160,7 +160,14 @@ def run(
     summary.json holds.
     """
     tokens, steps, minutes = options["tokens"], options["steps"], options["minutes"]
-    budget = Budget(tokens, steps, minutes and minutes * 60)
+    try:
+        budget = Budget(tokens, steps, minutes and minutes * 60)
+    except ValueError as error:  # nan passes every range
+        raise click.BadParameter(str(error), ctx, param_hint="--minutes") from error
+    try:
+        engine = EngineConfig(**(options["preset"] | options["settings"]))
+    except ValueError as error:
+        raise click.BadParameter(str(error), ctx, param_hint="--set") from error
     if options["resume"] is not None:
         _refuse_beside_resume(ctx)
     elif options["allow_previous"]:
@@ -169,7 +176,11 @@ def run(
     # Torch is slow to import, so only now.
     from fractus_core.cli.training import dry_run, make_config, train
     from fractus_core.runs.directory import RunDirectory
+    from fractus_core.runs.metrics import require_tensorboard
     from fractus_core.runs.run import Run
+
+    if options["tensorboard"]:
+        require_tensorboard()
 
     if options["resume"] is not None:
         directory = RunDirectory(options["resume"])
@@ -194,7 +205,7 @@ def run(
         directory.require_absent()
     config = make_config(
         registry(),
-        EngineConfig(**(options["preset"] | options["settings"])),
+        engine,
         frontends,
         trainer,
         data=_data(ctx, options["data"], list(frontends)),
@@ -238,7 +249,7 @@ def _data(ctx: click.Context, given: tuple[str, ...], names: list[str]) -> dict[
         if name in data:
             raise click.UsageError(f"--data for {name} is given twice: {data[name]}, {rest}", ctx)
         # A run is resumed from anywhere.
-        data[name] = str(Path(rest).resolve()) if Path(rest).exists() else rest
+        data[name] = str(Path(rest).resolve()) if rest and Path(rest).exists() else rest
     for name in names:
         default = registry().frontend(name).spec.default_data
         if name not in data and not default:

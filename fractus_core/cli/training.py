@@ -16,7 +16,7 @@ import torch
 from fractus_core.engine import ContinuousThoughtEngine, EngineConfig
 from fractus_core.errors import FractusError
 from fractus_core.plugins.registry import Registry
-from fractus_core.runs.assembly import as_module, infer_frontend, plug_trainer
+from fractus_core.runs.assembly import infer_frontend, plug_trainer
 from fractus_core.runs.config import RunConfig
 from fractus_core.runs.directory import RunDirectory
 from fractus_core.runs.reporter import Reporter
@@ -62,11 +62,7 @@ def train(
         result = {"directory": str(path), "finished": summary is not None, **asdict(run.spent)}
         click.echo(json.dumps(result | (summary or {})))
     elif summary is None:
-        click.echo(
-            f"interrupted at step {run.spent.steps:,} ({run.spent.tokens:,} tokens); resume with\n"
-            f"  fractus run --resume {shlex.quote(str(path))}",
-            err=True,
-        )
+        click.echo(f"interrupted at step {run.spent.steps:,}; {run.resume_hint()}", err=True)
     else:
         uses = [u for p in run.config.frontends for u in registry.frontend(p.name).spec.uses]
         click.echo("\n".join(conclusion(run, summary, uses)))
@@ -76,7 +72,7 @@ def train(
 
 def introduction(run: Run) -> list[str]:
     """What is about to be trained."""
-    parameters = parameter_count(run)
+    parameters = run.model.parameter_count()
     lines = [f"run {run.directory.path}: {parameters:,} parameters, {run.config.budget.describe()}"]
     lines += [f"{plugged.name}: {plugged.data}" for plugged in run.config.frontends]
     options = run.trainer.options
@@ -111,11 +107,6 @@ def conclusion(run: Run, summary: dict[str, Any], uses: list[str]) -> list[str]:
     ]
 
 
-def parameter_count(run: Run) -> int:
-    modules = [run.model.engine, *map(as_module, run.model.frontends.values())]
-    return sum(p.numel() for module in modules for p in module.parameters())
-
-
 def dry_run(
     registry: Registry, directory: RunDirectory, config: RunConfig, *, as_json: bool
 ) -> None:
@@ -148,7 +139,7 @@ def dry_run(
     ]
     plan: dict[str, Any] = {
         "directory": str(directory.path),
-        "parameters": parameter_count(run),
+        "parameters": run.model.parameter_count(),
         "tokens_per_step": round(tokens_per_step),
         "tokens_per_second": round(tokens_per_step / seconds, 1),
         "training_seconds": round(min(limit for limit in limits if limit is not None), 1),

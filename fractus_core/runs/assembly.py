@@ -5,46 +5,19 @@ from __future__ import annotations
 import dataclasses
 import platform
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
 from importlib.metadata import version
-from typing import Any, cast
+from typing import Any
 
 import torch
-from torch import nn
 
 from fractus_core.contract import Frontend, Source, Split, Trainer
 from fractus_core.engine import ContinuousThoughtEngine, EngineConfig
 from fractus_core.errors import FractusError
 from fractus_core.plugins.registry import Registry, load_target
-from fractus_core.runs.checkpoint import Checkpoint
+from fractus_core.runs.checkpoint import Checkpoint, CheckpointStore
 from fractus_core.runs.config import Plugged, PluggedFrontend, RunConfig
 from fractus_core.runs.directory import RunDirectory
-
-
-@dataclass(frozen=True, slots=True)
-class Model:
-    """An engine and its front-ends, by name."""
-
-    engine: ContinuousThoughtEngine
-    frontends: Mapping[str, Frontend]
-
-    def load(self, checkpoint: Checkpoint) -> None:
-        self.engine.load_state_dict(checkpoint.trees["engine"])
-        for name, frontend in self.frontends.items():
-            as_module(frontend).load_state_dict(checkpoint.trees[f"frontend-{name}"])
-
-    def trees(self) -> dict[str, Any]:
-        """What `load` reads."""
-        return {"engine": self.engine.state_dict()} | {
-            f"frontend-{name}": as_module(frontend).state_dict()
-            for name, frontend in self.frontends.items()
-        }
-
-
-def as_module(frontend: Frontend) -> nn.Module:
-    """A front-end is a module by contract, which a protocol cannot say."""
-    return cast(nn.Module, frontend)
+from fractus_core.runs.model import Model, as_module
 
 
 def infer_frontend(
@@ -143,21 +116,40 @@ def load_run(
 def newest_checkpoint(
     directory: RunDirectory, *, allow_previous: bool
 ) -> tuple[str, Checkpoint] | None:
-    """The newest checkpoint with its name, or, when allowed, the newest that is not damaged."""
+    """The newest checkpoint with its name, or, when allowed, the newest that is not damaged.
+
+    None if there is none at all.
+
+    Raises:
+        FractusError: if it is damaged, or `run.json` is not the one that it was made with.
+    """
     store = directory.checkpoints
-    name = store.newest()
-    if name is None:
-        return None
-    names = [name] + [n for n in reversed(store.names()) if int(n) < int(name)]
-    for candidate in names:
+    if not allow_previous:
         try:
-            return candidate, store.load(candidate)
+            name = store.newest()
+            found = None if name is None else (name, store.load(name))
         except FractusError as error:
-            if not allow_previous:
-                rest = f"; previous: {', '.join(names[1:])} (--allow-previous)" if names[1:] else ""
-                raise FractusError(f"{error}{rest}") from error
+            hint = "--allow-previous passes over what is damaged"
+            raise FractusError(f"{error}; {hint}" if store.names() else str(error)) from error
+    elif store.names():
+        found = _newest_good(store)
+    else:
+        found = None
+    if found is not None and found[1].info["config"] != directory.read_config().identity():
+        raise FractusError(
+            f"{directory.config_file} is damaged: it is not the one that the checkpoint "
+            f"{found[0]} was made with"
+        )
+    return found
+
+
+def _newest_good(store: CheckpointStore) -> tuple[str, Checkpoint]:
+    for name in reversed(store.names()):
+        try:
+            return name, store.load(name)
+        except FractusError as error:
             print(f"fractus: {error}: passed over", file=sys.stderr)
-    raise FractusError(f"no checkpoint of {directory.path} can be read")
+    raise FractusError(f"{store.directory}: no checkpoint can be read")
 
 
 def environment() -> dict[str, str]:

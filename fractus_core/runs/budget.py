@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 
 
@@ -25,8 +26,8 @@ class Budget:
 
     def __post_init__(self) -> None:
         for name, limit in asdict(self).items():
-            if limit is not None and limit <= 0:
-                raise ValueError(f"budget of {limit} {name}: must be positive")
+            if limit is not None and not 0 < limit < math.inf:
+                raise ValueError(f"budget of {limit} {name}: must be positive and finite")
 
     @property
     def unlimited(self) -> bool:

@@ -26,7 +26,7 @@ class Cadence:
         return cls(seconds=number * _UNITS[unit]) if unit else cls(steps=number)
 
     def __str__(self) -> str:
-        return f"{self.seconds:g}s" if self.seconds is not None else str(self.steps)
+        return f"{self.seconds:.0f}s" if self.seconds is not None else str(self.steps)
 
     def due(self, *, steps: int, seconds: float) -> bool:
         """After so many steps and seconds since the last time."""

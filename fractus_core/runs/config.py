@@ -11,7 +11,7 @@ from fractus_core.engine import EngineConfig
 from fractus_core.errors import FractusError
 from fractus_core.runs.budget import Budget
 from fractus_core.runs.cadence import Cadence
-from fractus_core.runs.files import read_json
+from fractus_core.runs.files import read_json, sha256_of_json
 
 FORMAT = 1
 """Of `run.json` and of what lies beside it."""
@@ -62,6 +62,11 @@ class RunConfig:
             "checkpoint_every": str(self.checkpoint_every),
         }
 
+    def identity(self) -> str:
+        """A checksum of what cannot change between a run's start and a resume."""
+        fixed = {f: self.to_json()[f] for f in ("engine", "frontends", "trainer", "seed")}
+        return sha256_of_json(fixed)
+
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Self:
         fields = dict(value)
@@ -86,5 +91,5 @@ class RunConfig:
             raise FractusError(f"{path} has format {found}; this version of Fractus reads {FORMAT}")
         try:
             return cls.from_json(value)
-        except (KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise FractusError(f"{path} is damaged: {error}") from error

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 import torch
-from torch import nn
 
 from fractus_core.contract import Batch, Frontend, Source
 from fractus_core.engine.engine import ContinuousThoughtEngine
 from fractus_core.engine.probe import RoutingProbe
+from fractus_core.runs.model import eval_mode
 
 ROWS, CHUNK = 16, 128
 """Streams read side by side, and vectors per call."""
@@ -36,16 +35,6 @@ class _Totals:
         return {name: self.sums[name] / self.weights[name] for name in self.sums}
 
 
-@contextmanager
-def _eval_mode(module: nn.Module) -> Iterator[None]:
-    training = module.training
-    module.eval()
-    try:
-        yield
-    finally:
-        module.train(training)
-
-
 @torch.no_grad()
 def evaluate(
     engine: ContinuousThoughtEngine,
@@ -66,12 +55,12 @@ def evaluate(
         `loss_warm`, `loss_cold`, `loss_uniform` in nats, the front-end's metrics (warm), `tokens`
         read in one pass, and `routing`, the report of a `RoutingProbe` in the warm pass.
     """
-    with _eval_mode(engine), _eval_mode(cast(nn.Module, frontend)):
+    with eval_mode(engine, frontend):
         probe = RoutingProbe(engine.config)
         warm, tokens, always_new = _read(
             engine, frontend, open_source(), limit, None, probe, advance
         )
-        cold = warm
+        cold = dict(warm)
         if not always_new:  # where every chunk starts anew, warm streams are cold
             cold, _, _ = _read(engine, frontend, open_source(), limit, COLD_LENGTH, None, advance)
     return {

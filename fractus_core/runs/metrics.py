@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -19,6 +22,7 @@ class MetricsLog:
 
     def __init__(self, path: Path, *, size: int = 0, tensorboard: Path | None = None) -> None:
         """Continue a file of `size` bytes; what stands behind was written after the checkpoint."""
+        self._path = path
         path.touch()
         self._file = path.open("r+", encoding="utf-8")
         if (found := path.stat().st_size) < size:
@@ -30,17 +34,26 @@ class MetricsLog:
 
     def write(self, kind: str, step: int, figures: dict[str, Any], wall: dict[str, float]) -> None:
         line = {"kind": kind, "step": step, **figures, "wall": wall}
-        self._file.write(json.dumps(line) + "\n")
-        self._file.flush()
+        with self._named_errors():
+            self._file.write(json.dumps(line) + "\n")
+            self._file.flush()
         if self._board is not None:
             for name, value in _scalars(figures | wall):
                 self._board.add_scalar(f"{kind}/{name}", value, step)
 
     def size(self) -> int:
         """Bytes so far, all on the disk."""
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        return self._file.tell()
+        with self._named_errors():
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            return self._file.tell()
+
+    @contextmanager
+    def _named_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise FractusError(f"cannot write {self._path}: {error.strerror or error}") from error
 
     def __enter__(self) -> Self:
         return self
@@ -71,10 +84,13 @@ def _scalars(figures: dict[str, Any], prefix: str = "") -> list[tuple[str, float
 
 
 def _summary_writer(directory: Path) -> Any:
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise FractusError(
-            "--tensorboard needs an extra: pip install 'fractus[tensorboard]'"
-        ) from None
+    require_tensorboard()
+    from torch.utils.tensorboard import SummaryWriter
+
     return SummaryWriter(str(directory))
+
+
+def require_tensorboard() -> None:
+    """Raises `FractusError` if the extra is not installed."""
+    if importlib.util.find_spec("tensorboard") is None:
+        raise FractusError("--tensorboard needs an extra: pip install 'fractus[tensorboard]'")

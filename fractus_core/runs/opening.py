@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from fractus_core.plugins.discovery import discover
-from fractus_core.runs.assembly import Model, load_run
+from fractus_core.runs.assembly import load_run
 from fractus_core.runs.config import RunConfig
 from fractus_core.runs.directory import RunDirectory
+from fractus_core.runs.model import Model
 
 
 def open_run(path: Path, *, allow_previous: bool = False) -> tuple[RunConfig, Model]:

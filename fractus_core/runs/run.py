@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,7 +19,6 @@ from fractus_core.plugins.lifecycle import Lifecycle
 from fractus_core.plugins.registry import Registry
 from fractus_core.runs import evaluation
 from fractus_core.runs.assembly import (
-    Model,
     environment,
     make_model,
     make_trainer,
@@ -33,6 +33,7 @@ from fractus_core.runs.directory import RunDirectory
 from fractus_core.runs.files import write_json
 from fractus_core.runs.interrupt import Interruption
 from fractus_core.runs.metrics import MetricsLog
+from fractus_core.runs.model import Model, eval_mode
 from fractus_core.runs.reporter import Reporter
 
 EMA_DECAY = 0.98
@@ -160,7 +161,7 @@ class Run:
                 chunk_len=trainer.chunk_len,
                 seed=config.seed,
             )
-            state = model.engine.initial_state(trainer.batch_size)
+            state = model.engine.initial_state(source.rows)
             lanes.append(Lane(plugged.name, model.frontends[plugged.name], source, state))
         trainer.prepare(model.engine, lanes)
         return cls(directory, config, model, trainer, lanes, registry.hook)
@@ -187,6 +188,8 @@ class Run:
             except KeyboardInterrupt:  # in the last evaluation, or a second signal
                 if interruption.requested is None:
                     raise
+            except FractusError as error:
+                raise FractusError(f"{error}; {self.resume_hint()}") from error
             return None
 
     def _train(self, reporter: Reporter, interruption: Interruption) -> None:
@@ -197,9 +200,7 @@ class Run:
             try:
                 step = next(steps)
             except FractusError as error:
-                raise FractusError(
-                    f"step {self.spent.steps + 1}: {error}; {self._resume_hint()}"
-                ) from error
+                raise FractusError(f"step {self.spent.steps + 1}: {error}") from error
             self.spent.seconds += time.perf_counter() - begun
             self._account(step, reporter)
             if self.spent.steps % self.config.eval_every == 0:
@@ -279,8 +280,13 @@ class Run:
             )
             stream = Stream(self.model.engine, lane.frontend)
             pictures = self.directory.path / "pictures" / str(self.spent.steps)
-            with torch.no_grad(), torch.random.fork_rng(devices=[]):
-                sample = lane.frontend.illustrate(stream, pictures, self.config.seed)
+            with (
+                torch.no_grad(),
+                torch.random.fork_rng(devices=[]),
+                eval_mode(self.model.engine, lane.frontend),
+            ):
+                source = self._open_validation(lane.name)
+                sample = lane.frontend.illustrate(stream, source, pictures, self.config.seed)
             line = {
                 "tokens": self.spent.tokens,
                 "frontend": lane.name,
@@ -316,10 +322,10 @@ class Run:
         """Write a checkpoint of this moment, unless the newest one is."""
         if self.saved == self.spent.steps:
             return
-        info = {
+        info: dict[str, Any] = {
+            "config": self.config.identity(),
             "spent": dataclasses.asdict(self.spent),
             "averages": {name: dataclasses.asdict(a) for name, a in self.averages.items()},
-            "metrics_size": self._log.size(),
             "cursors": {lane.name: lane.source.cursor() for lane in self.lanes},
         }
         trees = self.model.trees() | {
@@ -327,10 +333,8 @@ class Run:
             "rng": {"torch": torch.get_rng_state()},
             **{f"stream-{lane.name}": lane.state.state_dict() for lane in self.lanes},
         }
-        try:
-            self.directory.checkpoints.save(self.spent.tokens, Checkpoint(info, trees))
-        except FractusError as error:
-            raise FractusError(f"{error}; {self._resume_hint()}") from error
+        info["metrics_size"] = self._log.size()
+        self.directory.checkpoints.save(self.spent.tokens, Checkpoint(info, trees))
         self.saved = self.spent.steps
 
     def _restore(self, checkpoint: Checkpoint) -> None:
@@ -348,11 +352,9 @@ class Run:
             lane.source.seek(info["cursors"][lane.name])
         self.saved = self.spent.steps
 
-    def _resume_hint(self) -> str:
+    def resume_hint(self) -> str:
         """What is safe, and how to go on from it."""
+        command = f"fractus run --resume {shlex.quote(str(self.directory.path))}"
         if self.saved is None:
-            return "there is no checkpoint yet"
-        return (
-            f"the checkpoint of step {self.saved:,} is good: "
-            f"fractus run --resume {self.directory.path}"
-        )
+            return f"there is no checkpoint yet; begin again with {command}"
+        return f"the checkpoint of step {self.saved:,} is good; go on with {command}"

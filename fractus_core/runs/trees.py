@@ -16,6 +16,13 @@ from fractus_core.runs.files import fsync
 _TENSOR = "__tensor__"
 
 
+def _alone(tensor: Tensor) -> Tensor:
+    """On the CPU, contiguous, and sharing its memory with no other tensor."""
+    whole = tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
+    tensor = tensor.detach().cpu().contiguous()
+    return tensor if whole else tensor.clone()
+
+
 def save_tree(path: Path, tree: Any) -> None:
     """Write `tree`; of a flat dict of tensors, any safetensors reader sees just these names."""
     tensors: dict[str, Tensor] = {}
@@ -23,10 +30,12 @@ def save_tree(path: Path, tree: Any) -> None:
 
     def flatten(node: Any, name: str) -> Any:
         if isinstance(node, Tensor):
-            identity = (node.data_ptr(), node.shape, node.stride(), node.dtype)
+            identity = (node.device, node.data_ptr(), node.shape, node.stride(), node.dtype)
             if node.numel() == 0 or identity not in names:
+                while name in tensors or name == "__metadata__":
+                    name += "'"
                 names[identity] = name
-                tensors[name] = node.detach().cpu().contiguous()
+                tensors[name] = _alone(node)
             return {_TENSOR: names[identity]}
         if isinstance(node, dict):
             # JSON turns integer keys, as optimizers have, into strings; so pairs keep them.

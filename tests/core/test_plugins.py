@@ -554,5 +554,6 @@ def test_the_documented_plugin_works(site: Site, tmp_path: Path) -> None:
     ahead = next(source)
     source.seek(cursor)
     assert torch.equal(next(source).observations, ahead.observations)
-    assert len(list(module.open(str(text), "validation", batch_size=1, chunk_len=16, seed=0))) > 1
-    assert module.illustrate(Stream(engine, module), tmp_path, seed=0)
+    held_out = module.open(str(text), "validation", batch_size=1, chunk_len=16, seed=0)
+    assert module.illustrate(Stream(engine, module), held_out, tmp_path, seed=0)
+    assert len(list(held_out)) > 1

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fractus_core.api import FractusError
-from fractus_text import cache as cache_module
+from fractus_core.data import cache as cache_module
 from fractus_text import readers
 from fractus_text.corpus import Corpus, documents
 

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import click
 
-from fractus_core.api import FractusError
-from fractus_text.progress import byte_progress
+from fractus_core.api import FractusError, progress_bar
 
 
 @click.group()
@@ -39,11 +38,11 @@ def train(data: str, vocab: int, output: Path, column: str, force: bool, as_json
         raise FractusError(f"{output} exists; add --force to overwrite it")
     start = time.monotonic()
     corpus = documents(data, column=column)
-    with byte_progress("Reading") as progress:
+    with progress_bar("Reading") as progress:
         encoding = train_tokenizer(corpus.texts(progress), vocab, output.stem)
     seconds = time.monotonic() - start
     token_count = byte_count = 0
-    with byte_progress("Measuring") as progress:
+    with progress_bar("Measuring") as progress:
         for piece, tokens, text in encode_pieces(corpus, encoding):
             token_count += len(tokens)
             byte_count += len(text)

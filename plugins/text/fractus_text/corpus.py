@@ -5,20 +5,25 @@ from __future__ import annotations
 import glob
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Literal
 
-from fractus_core.api import FractusError
-from fractus_text.cache import cache_directory, content_hashes
+from fractus_core.api import (
+    FractusError,
+    Progress,
+    cache_directory,
+    content_hashes,
+    import_extra,
+    load_hub_dataset,
+)
 from fractus_text.python_docs import python_docs
 from fractus_text.readers import (
     Input,
     Piece,
     Utf8,
-    import_extra,
     read_dataset,
     read_jsonl,
     read_parquet,
@@ -27,11 +32,8 @@ from fractus_text.readers import (
 )
 
 OnInvalid = Literal["replace", "refuse"]
-Progress = Callable[[int, int], None]
-"""Told how many bytes of how many are done."""
 PYTHON_DOCS = "python-docs"
 SUFFIXES = (".txt", ".md", ".py", ".jsonl", ".parquet")
-_HUB_SECONDS = 10
 
 
 class Corpus:
@@ -177,28 +179,10 @@ def _file(path: Path, column: str) -> Input:
 
 
 def _hub(data: str, column: str) -> Input:
-    datasets = import_extra("datasets", data)
     name, _, split = data.removeprefix("hf:").partition(":")
     split = split or "train"
-    if not (Path(name).exists() or datasets.config.HF_HUB_OFFLINE):
-        _ask_hub(data, name)
-    try:
-        dataset = datasets.load_dataset(name, split=split)
-    except Exception as error:  # Whatever the builder of the data set meets.
-        raise FractusError(f"cannot load {data}: {str(error).partition(chr(10))[0]}") from None
+    dataset = load_hub_dataset(data, name, split)
     require_column(column, dataset.column_names, data)
     files = tuple(Path(entry["filename"]) for entry in dataset.cache_files)
     size = sum(file.stat().st_size for file in files)
     return Input(files, f"hf:{split}:{column}", partial(read_dataset, dataset, column, size, data))
-
-
-def _ask_hub(data: str, name: str) -> None:
-    # `datasets` tries for half a minute before it says that there is no network.
-    hub = import_extra("huggingface_hub", data)
-    try:
-        hub.HfApi().dataset_info(name, timeout=_HUB_SECONDS)
-    except Exception as error:  # Of several libraries, and of every release others.
-        raise FractusError(
-            f"cannot find {data} on the Hugging Face Hub ({str(error).partition(chr(10))[0]}); "
-            "check the name and the network, or set HF_HUB_OFFLINE=1 to use a copy you have"
-        ) from None

@@ -9,11 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fractus_core.api import Json, Score, Source, Split, Stream
+from fractus_core.api import Json, Score, Source, Split, Stream, progress_bar
 from fractus_text.corpus import Corpus, documents
 from fractus_text.embedding import TiedEmbedding
 from fractus_text.encoding import encode_text, token_bytes
-from fractus_text.progress import byte_progress
 from fractus_text.sampling import Sampler, write
 from fractus_text.shards import encode
 from fractus_text.source import TokenSource
@@ -44,7 +43,7 @@ class TextFrontend(TiedEmbedding):
         self, data: str, split: Split, *, batch_size: int, chunk_len: int, seed: int
     ) -> Source:
         corpus = _corpus(data, self.options)
-        with byte_progress("Encoding") as progress:
+        with progress_bar("Encoding") as progress:
             shards = encode(
                 corpus, self.encoding, validation=self.options["validation"], progress=progress
             )
@@ -58,7 +57,7 @@ class TextFrontend(TiedEmbedding):
         size = int(self.token_bytes[targets[:, -1:] if last else targets].sum())
         return Score(score.loss, score.weight, score.correct, {"bits_per_byte": (bits, size)})
 
-    def illustrate(self, stream: Stream, directory: Path, seed: int) -> str:
+    def illustrate(self, stream: Stream, source: Source, directory: Path, seed: int) -> str:
         sampler = Sampler(temperature=0.8, seed=seed)
         prompt = torch.from_numpy(encode_text(self.encoding, "\n").astype("int64"))
         tokens = write(stream, prompt, sampler, stop=self.encoding.eot_token)

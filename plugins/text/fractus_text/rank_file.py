@@ -12,8 +12,7 @@ from pathlib import Path
 
 import tiktoken
 
-from fractus_core.api import FractusError
-from fractus_text.cache import write_atomically
+from fractus_core.api import FractusError, write_atomically
 
 END_OF_TEXT = "<|endoftext|>"
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import codecs
-import importlib
 import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from fractus_core.api import FractusError
+from fractus_core.api import FractusError, import_extra
 
 PIECE = 1 << 19
 """Most bytes of a text file in one piece."""
@@ -133,16 +132,6 @@ def require_column(column: str, names: Iterable[str], where: str) -> None:
     names = sorted(names)
     if column not in names:
         raise FractusError(f"{where} has no column {column!r}; it has {', '.join(names) or 'none'}")
-
-
-def import_extra(module: str, needed_by: Path | str) -> Any:
-    """A module of the extra `datasets`; `FractusError` if it is not installed."""
-    try:
-        return importlib.import_module(module)
-    except ImportError:
-        raise FractusError(
-            f"{needed_by} needs {module.partition('.')[0]}: pip install 'fractus[datasets]'"
-        ) from None
 
 
 def _rows(

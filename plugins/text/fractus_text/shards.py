@@ -11,9 +11,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,20 +18,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import tiktoken
-from filelock import FileLock
 
-from fractus_core.api import FractusError, Split
-from fractus_text.cache import cache_directory, content_hash, content_hashes, write_atomically
-from fractus_text.corpus import Corpus, Progress
+from fractus_core.api import Cached, FractusError, Json, Progress, Split, cached
+from fractus_text.corpus import Corpus
 from fractus_text.encoding import Tokens, encode_pieces
 from fractus_text.tokenizers import to_schema
 
 Int64 = npt.NDArray[np.int64]
 
-FORMAT = 1
+FORMAT = 2
 SHARD = 1 << 24
 """Tokens in each shard but the last."""
-_MANIFEST = "manifest.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,59 +117,40 @@ def encode(
     Raises:
         FractusError: the corpus cannot be read, the cache cannot be written or is damaged.
     """
-    cache = cache or cache_directory()
+    assert 0 < validation < 1, validation
     identity = {
         "format": FORMAT,
         "corpus": corpus.fingerprint,
         "tokenizer": _hash(to_schema(encoding)),
     }
-    directory = cache / "tokens" / _hash(identity)[:32]
-    if not directory.exists():
-        with _writing(cache):
-            directory.parent.mkdir(parents=True, exist_ok=True)
-            with FileLock(directory.with_suffix(".lock")):
-                if not directory.exists():
-                    _build(directory, identity, corpus, encoding, progress)
-    shards = open_shards(directory, validation=validation)
-    if shards.replaced and corpus.on_invalid == "refuse":
+
+    def make(directory: Path) -> Json:
+        _encode_into(directory, corpus, encoding, progress)
+        corpus.check_unchanged()
+        return {"replaced": corpus.replaced}
+
+    found = cached("tokens", identity, make, cache=cache)
+    if found.facts["replaced"] and corpus.on_invalid == "refuse":
         for _ in corpus:  # Raises where the invalid bytes are, which the cache does not know.
             pass
-    return shards
+    return _open(found, validation)
 
 
-def open_shards(directory: Path, *, validation: float = 0.1) -> TokenShards:
-    """Map what `encode` wrote.
-
-    Every file is checked against its hash, unless its size and modification time are those of a
-    file that has been checked before.
-
-    Raises:
-        FractusError: a file is missing, cut short or altered.
-    """
-    assert 0 < validation < 1, validation
-    manifest = _read_manifest(directory)
-    files = [directory / name for name in sorted(manifest["files"])]
-    try:
-        hashes = content_hashes(files, directory.parent.parent)
-    except OSError as error:
-        raise _damaged(Path(error.filename or directory), error.strerror or "unreadable") from None
-    for file, found in zip(files, hashes, strict=True):
-        if found != manifest["files"][file.name]:
-            raise _damaged(file, f"{file.stat().st_size} bytes of other content")
+def _open(found: Cached, validation: float) -> TokenShards:
     starts, sizes, text_hashes = (
-        np.load(directory / name, mmap_mode="r")
+        np.load(found.directory / name, mmap_mode="r")
         for name in ("starts.npy", "sizes.npy", "hashes.npy")
     )
     # As plain arrays, which index faster than numpy's memmap class and are the same memory.
     shards = [
-        np.asarray(np.load(file, mmap_mode="r"))
-        for file in files
-        if file.name.startswith("tokens-")
+        np.asarray(np.load(found.directory / name, mmap_mode="r"))
+        for name in sorted(found.files)
+        if name.startswith("tokens-")
     ]
     return TokenShards(
-        directory=directory,
-        fingerprint=directory.name,
-        replaced=manifest["replaced"],
+        directory=found.directory,
+        fingerprint=found.directory.name,
+        replaced=found.facts["replaced"],
         validation=validation,
         tokens=sum(len(shard) for shard in shards),
         starts=starts,
@@ -183,31 +158,6 @@ def open_shards(directory: Path, *, validation: float = 0.1) -> TokenShards:
         hashes=text_hashes,
         shards=shards,
     )
-
-
-def _build(
-    directory: Path,
-    identity: dict[str, Any],
-    corpus: Corpus,
-    encoding: tiktoken.Encoding,
-    progress: Progress | None,
-) -> None:
-    temporary = directory.with_suffix(".tmp")
-    shutil.rmtree(temporary, ignore_errors=True)  # of a process that was killed
-    temporary.mkdir()
-    try:
-        _encode_into(temporary, corpus, encoding, progress)
-        corpus.check_unchanged()
-        files = sorted(temporary.iterdir())
-        manifest = {
-            **identity,
-            "replaced": corpus.replaced,
-            "files": {file.name: content_hash(file) for file in files},
-        }
-        write_atomically(temporary / _MANIFEST, json.dumps(manifest, indent=1).encode())
-        temporary.replace(directory)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _encode_into(
@@ -271,43 +221,6 @@ def _save(file: Path, array: npt.NDArray[Any]) -> None:
         np.save(opened, array, allow_pickle=False)
         opened.flush()
         os.fsync(opened.fileno())
-
-
-def _read_manifest(directory: Path) -> dict[str, Any]:
-    file = directory / _MANIFEST
-    try:
-        manifest: dict[str, Any] = json.loads(file.read_bytes())
-        identity = {key: manifest[key] for key in ("format", "corpus", "tokenizer")}
-        if _hash(identity)[:32] != directory.name or manifest["format"] != FORMAT:
-            raise ValueError("it does not belong to this directory")
-        if not {"starts.npy", "sizes.npy", "hashes.npy", "tokens-00000.npy"} <= set(
-            manifest["files"]
-        ):
-            raise ValueError("it does not list every file")
-        if not isinstance(manifest["replaced"], int):
-            raise ValueError("'replaced' is no count")
-    except OSError as error:
-        raise _damaged(file, error.strerror or "unreadable") from None
-    except (ValueError, KeyError, TypeError) as error:
-        raise _damaged(file, str(error)) from None
-    return manifest
-
-
-def _damaged(file: Path, what: str) -> FractusError:
-    return FractusError(
-        f"damaged token cache {file}: {what}; delete {file.parent} and start again to encode anew"
-    )
-
-
-@contextmanager
-def _writing(cache: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise FractusError(
-            f"cannot write the token cache in {cache}: {error.strerror or error}; "
-            "set FRACTUS_CACHE to a folder with room"
-        ) from None
 
 
 def _hash(value: Any) -> str:

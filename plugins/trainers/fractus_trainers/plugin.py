@@ -97,6 +97,7 @@ def fractus_trainers() -> list[TrainerSpec]:
                     name="threads",
                     default=0,
                     minimum=0,
+                    maximum=1024,
                     help="Processor threads; 0 is as many as there are cores.",
                 ),
                 Option(

@@ -1,4 +1,4 @@
-"""A progress bar on stderr for work that is measured in bytes."""
+"""A progress bar on stderr for making data."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ from typing import Any
 
 import click
 
+Progress = Callable[[int, int], None]
+"""Told how much of how much is done."""
+
 
 @contextmanager
-def byte_progress(label: str) -> Iterator[Callable[[int, int], None]]:
-    """Gives a function to call with bytes done and bytes in all; nothing shows before the first."""
+def progress_bar(label: str) -> Iterator[Progress]:
+    """Gives a function to call with what is done and all there is; nothing shows before."""
     with ExitStack() as stack:
         bars: list[Any] = []
 

@@ -1,0 +1,1 @@
+"""What front-ends need that read data: the cache, the Hugging Face Hub, a progress bar."""

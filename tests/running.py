@@ -1,0 +1,225 @@
+"""Tiny runs, in this process or in one that can be killed, and what is left of them."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import random
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from torch import Tensor
+
+WORDS = [
+    "the",
+    "quick",
+    "brown",
+    "fox",
+    "jumps",
+    "over",
+    "a",
+    "lazy",
+    "dog",
+    "while",
+    "cats",
+    "sleep",
+]
+
+TINY = (
+    *("--text.tokenizer", "bytes", "--text.validation", "0.5"),
+    *("--set", "d_model=32", "--set", "n_layers=1", "--set", "thought_stride=40"),
+    *("--cpu.threads", "1", "--cpu.batch_size", "12", "--cpu.chunk_len", "32"),
+    *("--cpu.warmup_steps", "3", "--log-every", "2", "--eval-every", "12", "--eval-tokens", "3000"),
+)
+"""A step takes some 20 ms; an epoch of `write_corpus` takes 15 steps."""
+TOKENS = 12 * 32
+"""Of a step."""
+
+
+def write_corpus(path: Path, *, documents: int = 30, length: int = 400, seed: int = 0) -> Path:
+    """JSON lines, each a document of `length` letters and spaces."""
+    draw = random.Random(seed)
+    with path.open("w") as file:
+        for _ in range(documents):
+            text = " ".join(draw.choices(WORDS, k=length))[:length]
+            file.write(json.dumps({"text": text}) + "\n")
+    return path
+
+
+def start(data: Path, out: Path, *options: str) -> list[str]:
+    """The arguments that start a tiny run."""
+    return ["run", "--data", str(data), "--out", str(out), *TINY, *options]
+
+
+def resume(out: Path, *options: str) -> list[str]:
+    return ["run", "--resume", str(out), *options]
+
+
+# ---------------------------------------------------------------------------- what a run leaves
+
+
+@dataclass(frozen=True)
+class Left:
+    """What decides how a run goes on and what it reported; nothing in it depends on the clock."""
+
+    tensors: dict[str, Tensor]
+    values: dict[str, Any]
+
+    @property
+    def steps(self) -> int:
+        steps: int = self.values["info"]["spent"]["steps"]
+        return steps
+
+
+def left(directory: Path) -> Left:
+    """Of the newest checkpoint, the metrics and the summary of a run; read without our code."""
+    checkpoint = directory / "checkpoints" / newest(directory)
+    tensors, structures = {}, {}
+    for path in sorted(checkpoint.glob("*.safetensors")):
+        with safe_open(path, framework="pt") as file:
+            structures[path.name] = file.metadata()
+            tensors |= {f"{path.stem}/{key}": file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+    info = json.loads((checkpoint / "checkpoint.json").read_text())["info"]
+    del info["spent"]["seconds"], info["metrics_size"]
+    summary = directory / "summary.json"
+    values = {"info": info, "structures": structures, "metrics": metrics(directory)}
+    if summary.exists():
+        values["summary"] = json.loads(summary.read_text())
+        del values["summary"]["seconds"], values["summary"]["tokens_per_second"]
+    return Left(tensors, values)
+
+
+def newest(directory: Path) -> str:
+    return (directory / "checkpoints" / "latest").read_text().strip()
+
+
+def metrics(directory: Path) -> list[dict[str, Any]]:
+    """The lines of `metrics.jsonl` without what depends on the clock."""
+    lines = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    for line in lines:
+        del line["wall"]
+    return lines
+
+
+def assert_same(found: Left, expected: Left) -> None:
+    """Bit for bit."""
+    assert found.values == expected.values
+    assert found.tensors.keys() == expected.tensors.keys()
+    for name, tensor in expected.tensors.items():
+        assert found.tensors[name].dtype == tensor.dtype, name
+        assert torch.equal(found.tensors[name], tensor), name
+
+
+def contents(directory: Path) -> dict[str, bytes | None]:
+    """Every file below `directory` and its bytes; locks left out, which say nothing."""
+    return {
+        str(path.relative_to(directory)): path.read_bytes() if path.is_file() else None
+        for path in directory.rglob("*")
+        if path.name != ".lock"
+    }
+
+
+# ------------------------------------------------------------------- processes that can be killed
+
+# A fork of a process that has imported all this starts in no time.
+_context = multiprocessing.get_context("forkserver")
+_context.set_forkserver_preload(
+    [
+        "fractus_core.cli.run",
+        "fractus_core.cli.training",
+        "fractus_text.frontend",
+        "fractus_trainers.cpu",
+        "pytest",
+        "torch._dynamo",  # which torch's optimizers import when the first is made
+    ]
+)
+
+
+def quicken() -> None:
+    """Shorter samples at evaluations: they take most of the time of a tiny run."""
+    from fractus_text import frontend
+
+    frontend.SAMPLE_TOKENS = 12
+
+
+class Command:
+    """`fractus` with `args`, in another process."""
+
+    def __init__(
+        self, args: list[str], folder: Path, *, before: Callable[[], None] | None = None
+    ) -> None:
+        """`before` is called in that process first; what it prints goes to files in `folder`."""
+        folder.mkdir(exist_ok=True)
+        number = len(list(folder.iterdir()))
+        self.output = folder / f"{number}.out", folder / f"{number}.err"
+        environment = {k: v for k, v in os.environ.items() if k.startswith("FRACTUS")}
+        self._process = _context.Process(
+            target=_main, args=(args, self.output, environment, before), daemon=True
+        )
+        self._process.start()
+
+    @property
+    def running(self) -> bool:
+        return self._process.is_alive()
+
+    def signal(self, number: int) -> None:
+        assert self._process.pid is not None
+        os.kill(self._process.pid, number)
+
+    def wait(self, seconds: float = 60) -> tuple[int, str, str]:
+        """Exit code (minus the signal that killed it), stdout and stderr."""
+        self._process.join(seconds)
+        code = self._process.exitcode
+        if code is None:
+            self._process.kill()
+            raise AssertionError(f"still running after {seconds} s: {self.output[1].read_text()}")
+        out, err = (path.read_text() if path.exists() else "" for path in self.output)
+        return code, out, err
+
+
+def _main(
+    args: list[str],
+    output: tuple[Path, Path],
+    environment: Mapping[str, str],
+    before: Callable[[], None] | None,
+) -> None:
+    for number, path in enumerate(output, 1):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), number)
+    os.environ.update(environment)
+    quicken()
+    if before is not None:
+        before()
+    from fractus_core.cli.main import main
+
+    raise SystemExit(main(args))
+
+
+def wait_until(true: Callable[[], object], seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, f"waited {seconds} s in vain"
+        time.sleep(0.001)
+
+
+def lines_written(directory: Path) -> int:
+    """Lines in `metrics.jsonl` now."""
+    try:
+        return (directory / "metrics.jsonl").read_bytes().count(b"\n")
+    except FileNotFoundError:
+        return 0
+
+
+def one_line(err: str) -> str:
+    """The error in what was written to stderr: the last line, and the only one of its kind."""
+    assert "Traceback" not in err
+    lines = err.strip().splitlines()
+    if lines and lines[-1].startswith("Try 'fractus"):
+        del lines[-1]
+    assert [line for line in lines if line.startswith("fractus: error: ")] == lines[-1:], err
+    return lines[-1]

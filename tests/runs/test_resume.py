@@ -1,0 +1,395 @@
+"""A run that was stopped, however, and gone on with equals one that was not, bit for bit."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import signal
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from running import (
+    TOKENS,
+    Command,
+    Left,
+    assert_same,
+    contents,
+    left,
+    lines_written,
+    newest,
+    one_line,
+    resume,
+    start,
+    wait_until,
+    write_corpus,
+)
+
+from fractus_core.cli.main import main
+from fractus_core.runs import directory
+from fractus_core.runs import run as run_module
+from fractus_core.runs.run import Run
+
+STEPS = 32
+"""More than two epochs."""
+LINES = STEPS // 2
+"""Of training figures in `metrics.jsonl`; evaluations add some."""
+OPTIONS = ("--steps", str(STEPS), "--checkpoint-every", "5")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Left:
+    """The same run, never stopped."""
+    folder = tmp_path_factory.mktemp("whole")
+    corpus = write_corpus(folder / "corpus.jsonl")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FRACTUS_CACHE", str(folder / "cache"))
+        assert main(start(corpus, folder / "run", *OPTIONS)) == 0
+    return left(folder / "run")
+
+
+def test_two_runs_are_the_same(tmp_path: Path, corpus: Path, whole: Left) -> None:
+    """Or else the other tests would say nothing."""
+    assert main(start(corpus, tmp_path / "again", *OPTIONS)) == 0
+    assert_same(left(tmp_path / "again"), whole)
+    assert main(start(corpus, tmp_path / "other", *OPTIONS, "--seed", "1")) == 0
+    with pytest.raises(AssertionError):
+        assert_same(left(tmp_path / "other"), whole)
+
+
+def test_the_run_crosses_epochs(whole: Left) -> None:
+    assert whole.values["info"]["cursors"]["text"]["epoch"] == 2
+    assert whole.steps == STEPS
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        (),
+        ("--cpu.optimizer", "muon"),
+        ("--cpu.optimizer", "sgd", "--cpu.lr", "0.05"),
+        ("--cpu.optimizer", "rmsprop"),
+        ("--cpu.precision", "bf16", "--cpu.head", "last"),
+        ("--cpu.accumulation_steps", "3", "--cpu.reset_probability", "0.5"),
+    ],
+)
+def test_killed_and_resumed(tmp_path: Path, corpus: Path, options: tuple[str, ...]) -> None:
+    steps = ("--steps", "16", "--checkpoint-every", "6")
+    assert main(start(corpus, tmp_path / "whole", *steps, *options)) == 0
+    out = tmp_path / "killed"
+    command = Command(
+        start(corpus, out, *steps, *options), tmp_path / "log", before=partial(kill_at_step, 14)
+    )
+    assert command.wait()[0] == -signal.SIGKILL
+    assert newest(out) == str(12 * TOKENS * (3 if "--cpu.accumulation_steps" in options else 1))
+    assert main(resume(out)) == 0
+    assert_same(left(out), left(tmp_path / "whole"))
+
+
+def test_killed_three_times_at_random(tmp_path: Path, corpus: Path, whole: Left) -> None:
+    kill_and_resume(tmp_path, corpus, kills=3, seed=0, cadence="5")
+    assert_same(left(tmp_path / "killed"), whole)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("cadence", ["1", "2", "9"])
+def test_killed_ten_times_at_random(
+    tmp_path: Path, corpus: Path, whole: Left, seed: int, cadence: str
+) -> None:
+    """At the cadence 1, most kills are in the middle of a save."""
+    kill_and_resume(tmp_path, corpus, kills=10, seed=seed, cadence=cadence)
+    assert_same(left(tmp_path / "killed"), whole)
+
+
+def kill_and_resume(tmp_path: Path, corpus: Path, *, kills: int, seed: int, cadence: str) -> None:
+    """Kill a run in `killed` so often, each time at a later random moment; then let it end."""
+    draw, out = random.Random(seed), tmp_path / "killed"
+    args = start(corpus, out, "--steps", str(STEPS), "--checkpoint-every", cadence)
+    for lines in sorted(draw.choices(range(LINES - 2), k=kills)):
+        command = Command(args, tmp_path / "log")
+        wait_until((out / "run.json").exists)
+        wait_until(lambda: lines_written(out) >= lines)  # noqa: B023
+        time.sleep(draw.uniform(0, 0.03))
+        command.signal(signal.SIGKILL)
+        assert command.wait()[0] == -signal.SIGKILL
+        args = resume(out)
+    code, _, err = Command(args, tmp_path / "log").wait()
+    assert code == 0, err
+
+
+def kill_at_step(number: int) -> None:
+    """This process, when optimizer step `number` has been made."""
+    account = Run._account
+
+    def count(run: Run, *args: Any) -> None:
+        account(run, *args)
+        if run.spent.steps == number:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    Run._account = count  # type: ignore[method-assign]
+
+
+# ------------------------------------------------------------------------ killed in a certain place
+
+
+@pytest.mark.parametrize("place", ["written", "renamed", "pointed"])
+def test_killed_within_a_save(tmp_path: Path, corpus: Path, whole: Left, place: str) -> None:
+    out = tmp_path / "killed"
+    command = Command(
+        start(corpus, out, *OPTIONS), tmp_path / "log", before=partial(kill_in_save, place)
+    )
+    assert command.wait()[0] == -signal.SIGKILL
+    saved = {p.name for p in (out / "checkpoints").iterdir() if p.name.isdigit()}
+    second = str(10 * TOKENS)
+    assert (second in saved) == (place != "written")
+    assert newest(out) == (second if place == "pointed" else str(5 * TOKENS))
+    assert main(resume(out)) == 0
+    assert_same(left(out), whole)
+    assert not [p for p in (out / "checkpoints").iterdir() if p.name.startswith(".")]
+
+
+def test_killed_between_the_first_checkpoint_and_its_pointer(
+    tmp_path: Path, corpus: Path, whole: Left
+) -> None:
+    out = tmp_path / "killed"
+    command = Command(
+        start(corpus, out, *OPTIONS), tmp_path / "log", before=partial(kill_in_save, "renamed", 1)
+    )
+    assert command.wait()[0] == -signal.SIGKILL
+    assert not (out / "checkpoints" / "latest").exists()
+    assert main(resume(out)) == 0
+    assert_same(left(out), whole)
+
+
+def kill_in_save(place: str, number: int = 2) -> None:
+    """Before checkpoint `number` is renamed, before it is pointed to, or just after."""
+    rename, replace = Path.rename, Path.replace
+    renamed = 0
+
+    def kill() -> None:
+        if renamed == number:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def counting_rename(path: Path, target: Path) -> Path:
+        nonlocal renamed
+        renamed += 1
+        if place == "written":
+            kill()
+        return rename(path, target)
+
+    def watching_replace(path: Path, target: Path) -> Path:
+        pointer = Path(target).name == "latest"
+        if pointer and place == "renamed":
+            kill()
+        result = replace(path, target)
+        if pointer and place == "pointed":
+            kill()
+        return result
+
+    Path.rename, Path.replace = counting_rename, watching_replace  # type: ignore[method-assign, assignment]
+
+
+def test_killed_before_the_first_checkpoint(tmp_path: Path, corpus: Path, whole: Left) -> None:
+    out = tmp_path / "killed"
+    command = Command(
+        start(corpus, out, *OPTIONS), tmp_path / "log", before=partial(kill_at_step, 3)
+    )
+    assert command.wait()[0] == -signal.SIGKILL
+    assert not (out / "checkpoints").exists()
+    assert lines_written(out) == 1
+    assert main(resume(out)) == 0
+    assert_same(left(out), whole)
+
+
+def test_killed_before_anything_was_written(
+    tmp_path: Path, corpus: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "killed"
+    command = Command(start(corpus, out, *OPTIONS), tmp_path / "log", before=kill_before_run_json)
+    assert command.wait()[0] == -signal.SIGKILL
+    assert out.is_dir()
+    assert main(resume(out)) == 1
+    assert one_line(capsys.readouterr().err) == (
+        f"fractus: error: {out} is no run: it has no run.json"
+    )
+
+
+def kill_before_run_json() -> None:
+    def kill(*_: Any) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    directory.write_json = kill
+
+
+def test_killed_in_the_last_evaluation(tmp_path: Path, corpus: Path, whole: Left) -> None:
+    out = tmp_path / "killed"
+    command = Command(start(corpus, out, *OPTIONS), tmp_path / "log", before=kill_in_summary)
+    assert command.wait()[0] == -signal.SIGKILL
+    assert lines_written(out) == len(whole.values["metrics"])  # among them, the last evaluation
+    assert not (out / "summary.json").exists()
+    assert main(resume(out)) == 0
+    assert_same(left(out), whole)
+
+
+def kill_in_summary() -> None:
+    write = run_module.write_json
+
+    def kill(path: Path, value: Any) -> None:
+        if path.name == "summary.json":
+            os.kill(os.getpid(), signal.SIGKILL)
+        write(path, value)
+
+    run_module.write_json = kill
+
+
+# -------------------------------------------------------------------------------------- extending
+
+
+def test_a_finished_run_says_so(
+    tmp_path: Path, corpus: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    assert main(start(corpus, out, "--steps", "4")) == 0
+    before = contents(out)
+    capsys.readouterr()
+    for options in ((), ("--steps", "4"), ("--steps", "3"), ("--tokens", str(4 * TOKENS))):
+        assert main(resume(out, *options)) == 1
+        line = one_line(capsys.readouterr().err)
+        assert f"{out} is finished: 4 steps, {4 * TOKENS:,} tokens" in line
+        assert "larger --steps" in line
+        assert contents(out) == before
+
+
+def test_larger_steps_extend_a_run(tmp_path: Path, corpus: Path) -> None:
+    """With a constant learning rate, to the same weights as a long run's."""
+    constant = ("--cpu.decay_from", "0", "--cpu.final_lr", "1", "--eval-every", "1000")
+    out = tmp_path / "run"
+    assert main(start(corpus, out, "--steps", "9", *constant)) == 0
+    assert main(resume(out, "--steps", "21")) == 0
+    assert json.loads((out / "run.json").read_text())["budget"]["steps"] == 21
+    assert json.loads((out / "summary.json").read_text())["steps"] == 21
+    assert main(start(corpus, tmp_path / "long", "--steps", "21", *constant)) == 0
+    assert_same(left(out), left(tmp_path / "long"))
+
+
+def test_a_run_is_extended_before_it_has_finished(tmp_path: Path, corpus: Path) -> None:
+    out = tmp_path / "run"
+    command = Command(
+        start(corpus, out, "--steps", "9", "--checkpoint-every", "3"),
+        tmp_path / "log",
+        before=partial(kill_at_step, 7),
+    )
+    assert command.wait()[0] == -signal.SIGKILL
+    assert main(resume(out, "--tokens", str(11 * TOKENS))) == 0
+    config = json.loads((out / "run.json").read_text())
+    assert config["budget"] == {"tokens": 11 * TOKENS, "steps": None, "seconds": None}
+    assert left(out).steps == 11
+
+
+def test_the_budget_may_be_spent_already(tmp_path: Path, corpus: Path) -> None:
+    """A run cut short by a smaller budget ends with its evaluation."""
+    out = tmp_path / "run"
+    command = Command(
+        start(corpus, out, "--steps", "50", "--checkpoint-every", "3"),
+        tmp_path / "log",
+        before=partial(kill_at_step, 7),
+    )
+    assert command.wait()[0] == -signal.SIGKILL
+    assert main(resume(out, "--steps", "5")) == 0
+    summary = json.loads((out / "summary.json").read_text())
+    assert (summary["steps"], summary["tokens"]) == (6, 6 * TOKENS)
+
+
+# --------------------------------------------------------------------------------- what is refused
+
+
+def test_a_run_in_use_is_refused(
+    tmp_path: Path, corpus: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    command = Command(start(corpus, out, "--minutes", "10"), tmp_path / "log")
+    wait_until(lambda: lines_written(out))
+    assert main(resume(out)) == 1
+    assert one_line(capsys.readouterr().err) == (
+        f"fractus: error: {out} is being trained by another process"
+    )
+    assert command.running
+    command.signal(signal.SIGKILL)
+    command.wait()
+    # A process that was killed holds no lock.
+    assert main(resume(out, "--steps", "1")) == 0
+
+
+def test_changed_data_is_refused(
+    tmp_path: Path, corpus: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    assert main(start(corpus, out, "--steps", "4")) == 0
+    was = json.loads((out / "run.json").read_text())["frontends"][0]["fingerprints"]["train"]
+    before = contents(out)
+    write_corpus(corpus, seed=1)
+    capsys.readouterr()
+    assert main(resume(out, "--steps", "8")) == 1
+    line = one_line(capsys.readouterr().err)
+    assert str(corpus) in line
+    assert was in line
+    others = [word for word in re.findall(r"\b[0-9a-f]{64}\b", line) if word != was]
+    assert len(others) == 1
+    assert contents(out) == before
+    # The same data again, and the run goes on.
+    write_corpus(corpus, seed=0)
+    assert main(resume(out, "--steps", "8")) == 0
+
+
+def test_missing_data_is_refused(
+    tmp_path: Path, corpus: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    assert main(start(corpus, out, "--steps", "4")) == 0
+    before = contents(out)
+    corpus.unlink()
+    assert main(resume(out, "--steps", "8")) == 1
+    assert str(corpus) in one_line(capsys.readouterr().err)
+    assert contents(out) == before
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        ("--seed", "0"),
+        ("--preset", "stage0"),
+        ("--set", "n_layers=1"),
+        ("--data", "x"),
+        ("--out", "x"),
+        ("--cpu.lr", "0.1"),
+        ("--text.tokenizer", "bytes"),
+        ("--frontend", "text"),
+        ("--trainer", "cpu"),
+        ("--checkpoint-every", "5"),
+        ("--dry-run",),
+    ],
+)
+def test_what_is_fixed_cannot_be_given_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], option: tuple[str, ...]
+) -> None:
+    assert main(resume(tmp_path / "run", *option)) == 2
+    line = one_line(capsys.readouterr().err)
+    assert option[0] in line
+    assert "--resume" in line
+
+
+def test_a_run_is_resumed_from_another_folder(
+    tmp_path: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(start(Path(corpus.name), Path("run"), "--steps", "4")) == 0
+    monkeypatch.chdir("/")
+    assert main(resume(tmp_path / "run", "--steps", "6")) == 0
+    (tmp_path / "run").rename(tmp_path / "moved")
+    assert main(resume(tmp_path / "moved", "--steps", "8")) == 0
+    assert left(tmp_path / "moved").steps == 8
