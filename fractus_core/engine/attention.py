@@ -23,6 +23,8 @@ from torch import Tensor, nn
 from fractus_core.engine.config import EngineConfig
 
 PHI = (1 + math.sqrt(5)) / 2
+SECTION = 32
+"""Tokens that are one matrix product: the work within one grows with its square."""
 EPS = 1e-6
 """Added to q z, which is positive but may underflow."""
 FASTEST, SLOWEST, LASTING = 2.0, 2 * PHI**16, 2.0**20
@@ -51,55 +53,77 @@ def log_decays(config: EngineConfig) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class DecayFactors:
-    """The powers of g that a chunk of length C needs; the same in every block."""
+    """The powers of g that a section of length c needs; the same in every block."""
 
     mask: Tensor
-    """(H, L, C, C), g^(i - j) where i >= j, else 0."""
+    """(H, 1, L, c, c), g^(i - j) where i >= j, else 0."""
     query: Tensor
-    """(H, L, C, 1), g^(i + 1): what token i still sees of the carried state."""
+    """(H, 1, L, c, 1), g^(i + 1): what token i still sees of the carried state."""
     key: Tensor
-    """(H, L, 1, C), g^(C - 1 - j): what the end of the chunk still sees of token j."""
+    """(H, 1, L, 1, c), g^(c - 1 - j): what the end of the section still sees of token j."""
     carry: Tensor
-    """(H, L, 1, 1), g^C."""
+    """(H, L, 1, 1), g^c."""
+
+    @property
+    def length(self) -> int:
+        return self.mask.shape[-1]
 
     @classmethod
     def powers(cls, log_decay: Tensor, length: int) -> DecayFactors:
-        rate = log_decay[..., None, None]
+        rate = log_decay[:, None, :, None, None]
         i = torch.arange(length, device=rate.device, dtype=rate.dtype)
         distance = i[:, None] - i[None, :]
         return cls(
             mask=torch.exp(rate * distance.clamp(min=0)).tril(),
             query=torch.exp(rate * (i[:, None] + 1)),
             key=torch.exp(rate * (length - 1 - i[None, :])),
-            carry=torch.exp(rate * length),
+            carry=torch.exp(rate[:, 0] * length),
         )
+
+
+def section_length(length: int) -> int:
+    """Into sections of what length a chunk is cut."""
+    return SECTION if length % SECTION == 0 else length
+
+
+def attend_sections(
+    q: Tensor, k: Tensor, v: Tensor, S: Tensor, z: Tensor, decay: DecayFactors
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The chunked matrix form, over n sections of length c = `decay.length`.
+
+    Args:
+        q, k: features of queries and keys, (B, H, n, L, c, D).
+        v: values, (B, H, n, c, D).
+        S, z: the sums before the first section, fp32, (B, L, H, D, D) and (B, L, H, D).
+
+    Returns:
+        Outputs (B, H, n, L, c, D), and the sums after the last section.
+    """
+    B, H, n, L, c, D = q.shape
+    # A column of ones makes z one more column of S.
+    v1 = F.pad(v, (0, 1), value=1.0)
+    S1 = torch.cat([S, z.unsqueeze(-1)], dim=-1).transpose(1, 2)
+    gained = (k.mT * decay.key.to(k.dtype)).reshape(B, H, n, L * D, c) @ v1
+    before = []
+    for section in gained.view(B, H, n, L, D, D + 1).unbind(2):
+        before.append(S1)
+        S1 = S1 * decay.carry + section.float()
+    carried = (q * decay.query.to(q.dtype)) @ torch.stack(before, dim=2).to(q.dtype)
+    within = (q @ k.mT) * decay.mask.to(q.dtype)
+    total = (within.view(B, H, n, L * c, c) @ v1).view(B, H, n, L, c, D + 1) + carried
+    numerator, denominator = torch.split(total, [D, 1], dim=-1)
+    S, z = torch.split(S1.transpose(1, 2), [D, 1], dim=-1)
+    return numerator / (denominator + EPS), S, z.squeeze(-1)
 
 
 def attend(
     q: Tensor, k: Tensor, v: Tensor, S: Tensor, z: Tensor, decay: DecayFactors
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The chunked matrix form.
-
-    Args:
-        q, k: features of queries and keys, (B, H, L, C, D).
-        v: values, (B, H, C, D).
-        S, z: the sums before the chunk, fp32, (B, L, H, D, D) and (B, L, H, D).
-
-    Returns:
-        Outputs (B, H, L, C, D), and the sums after the chunk.
-    """
-    B, H, L, C, D = q.shape
-    # A column of ones makes z one more column of S.
-    v1 = F.pad(v, (0, 1), value=1.0)
-    S1 = torch.cat([S, z.unsqueeze(-1)], dim=-1).transpose(1, 2)
-    within = (q @ k.mT) * decay.mask.to(q.dtype)
-    total = (within.view(B, H, L * C, C) @ v1).view(B, H, L, C, D + 1)
-    total = total + (q * decay.query.to(q.dtype)) @ S1.to(q.dtype)
-    numerator, denominator = torch.split(total, [D, 1], dim=-1)
-    gained = (k.mT * decay.key.to(k.dtype)).reshape(B, H, L * D, C) @ v1
-    S1 = S1 * decay.carry + gained.view(B, H, L, D, D + 1).float()
-    S, z = torch.split(S1.transpose(1, 2), [D, 1], dim=-1)
-    return numerator / (denominator + EPS), S, z.squeeze(-1)
+    """`attend_sections` for q, k (B, H, L, C, D) and v (B, H, C, D); C a multiple of the length."""
+    c = decay.length
+    q, k = (t.unflatten(3, (-1, c)).transpose(2, 3) for t in (q, k))
+    y, S, z = attend_sections(q, k, v.unflatten(2, (-1, c)), S, z, decay)
+    return y.transpose(2, 3).flatten(3, 4), S, z
 
 
 class FractalAttention(nn.Module):
@@ -118,8 +142,8 @@ class FractalAttention(nn.Module):
         self.level_logits = nn.Parameter(torch.zeros(H, config.n_levels))
         self.register_buffer("level_offsets", level_offsets(config.n_levels), persistent=False)
         if config.output_gate:
-            self.head_weight = nn.Parameter(torch.ones(H, 1, D))
-            self.head_bias = nn.Parameter(torch.zeros(H, 1, D))
+            self.head_weight = nn.Parameter(torch.ones(H, 1, 1, D))
+            self.head_bias = nn.Parameter(torch.zeros(H, 1, 1, D))
         nn.init.normal_(self.in_proj.weight, std=d**-0.5)
         nn.init.normal_(self.out_proj.weight, std=(2 * config.n_layers * d) ** -0.5)
         nn.init.zeros_(self.in_proj.bias)
@@ -129,29 +153,31 @@ class FractalAttention(nn.Module):
         self, x: Tensor, S: Tensor, z: Tensor, decay: DecayFactors
     ) -> tuple[Tensor, Tensor, Tensor]:
         """x (B, C, d_model) to y of the same shape, and the sums after it."""
-        B, C, _ = x.shape
+        B, C, d = x.shape
+        sections = self.in_proj(x).view(B, -1, decay.length, 4 if self.output_gate else 3, d)
+        # Each (B, H, n, c, D).
         q, k, v, *gate = (
-            self.in_proj(x).view(B, C, -1, self.n_heads, x.shape[-1] // self.n_heads).unbind(2)
+            part.unflatten(-1, (self.n_heads, -1)).permute(0, 3, 1, 2, 4)
+            for part in sections.unbind(3)
         )
-        q, k, v = (t.transpose(1, 2) for t in (q, k, v))
         y, S, z = self.attend(self.features(q), self.features(k), v, S, z, decay)
         y = self.mix_levels(y)
         if self.output_gate:
             # RetNet's group norm and swish gate (arXiv 2307.08621, equation 8).
             y = F.layer_norm(y, y.shape[-1:]) * self.head_weight + self.head_bias
-            y = y * F.silu(gate[0].transpose(1, 2))
-        return self.out_proj(y.transpose(1, 2).reshape(B, C, -1)), S, z
+            y = y * F.silu(gate[0])
+        return self.out_proj(y.permute(0, 2, 3, 1, 4).reshape(B, C, d)), S, z
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, S: Tensor, z: Tensor, decay: DecayFactors
     ) -> tuple[Tensor, Tensor, Tensor]:
-        return attend(q, k, v, S, z, decay)
+        return attend_sections(q, k, v, S, z, decay)
 
     def features(self, x: Tensor) -> Tensor:
-        """f_l for every level, (B, H, C, D) to (B, H, L, C, D)."""
-        return F.elu(x.unsqueeze(2) + self.level_offsets.to(x.dtype).view(-1, 1, 1)) + 1
+        """f_l for every level, (B, H, n, c, D) to (B, H, n, L, c, D)."""
+        return F.elu(x.unsqueeze(3) + self.level_offsets.to(x.dtype).view(-1, 1, 1)) + 1
 
     def mix_levels(self, y: Tensor) -> Tensor:
-        """(B, H, L, C, D) to (B, H, C, D)."""
-        weights = torch.softmax(self.level_logits, dim=-1)[..., None, None]
-        return (y * weights.to(y.dtype)).sum(2)
+        """(B, H, n, L, c, D) to (B, H, n, c, D)."""
+        weights = torch.softmax(self.level_logits, dim=-1)[..., None, :, None, None]
+        return (y * weights.to(y.dtype)).sum(3)

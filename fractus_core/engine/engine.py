@@ -9,7 +9,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from fractus_core.engine.attention import DecayFactors, log_decays
+from fractus_core.engine.attention import DecayFactors, log_decays, section_length
 from fractus_core.engine.block import Block
 from fractus_core.engine.config import EngineConfig
 from fractus_core.engine.probe import RoutingProbe
@@ -155,7 +155,7 @@ class ContinuousThoughtEngine(nn.Module):
             )
             thought = thought.where(entering.to(h.device).unsqueeze(1), 0.0)
             h = torch.cat([h[:, :1] + thought.unsqueeze(1), h[:, 1:]], dim=1)
-        decay = DecayFactors.powers(self.log_decay, h.shape[1])
+        decay = DecayFactors.powers(self.log_decay, section_length(h.shape[1]))
         lb, blocks = h.new_zeros(()), []
         for block, block_state in zip(self.layers, state.blocks, strict=True):
             h, block_lb, block_state = block(h, block_state, decay, probe)

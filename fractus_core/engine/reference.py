@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from fractus_core.engine.attention import DecayFactors, FractalAttention, attend
+from fractus_core.engine.attention import DecayFactors, FractalAttention, attend_sections
 from fractus_core.engine.block import Block
 from fractus_core.engine.config import EngineConfig
 from fractus_core.engine.experts import LowRankExperts, PhaseRoutedExperts
@@ -29,11 +29,11 @@ class ReferenceAttention(FractalAttention):
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, S: Tensor, z: Tensor, decay: DecayFactors
     ) -> tuple[Tensor, Tensor, Tensor]:
-        levels = q.shape[2]
+        levels = q.shape[3]
         S, z = S.expand(-1, levels, -1, -1, -1), z.expand(-1, levels, -1, -1)
-        y, S, z = attend(q, k, v, S, z, decay)
-        if q.shape[3] == 1:
-            return y[:, :, :1].expand_as(y), S[:, :1], z[:, :1]
+        y, S, z = attend_sections(q, k, v, S, z, decay)
+        if q.shape[2] * q.shape[4] == 1:
+            return y[:, :, :, :1].expand_as(y), S[:, :1], z[:, :1]
         return y, S.mean(1, keepdim=True), z.mean(1, keepdim=True)
 
 

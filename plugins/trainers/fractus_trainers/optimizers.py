@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.optim import SGD, AdamW, Muon, Optimizer, RMSprop
 
-DEFAULT_LR = {"adamw": 4e-3, "muon": 4e-3, "rmsprop": 1e-3, "sgd": 0.3}
+DEFAULT_LR = {"adamw": 4e-3, "muon": 8e-3, "rmsprop": 1e-3, "sgd": 0.3}
 """The highest learning rate where the user names none. Measured at the size of stage0."""
 BETAS = (0.9, 0.99)
 

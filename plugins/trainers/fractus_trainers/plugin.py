@@ -16,8 +16,8 @@ def fractus_trainers() -> list[TrainerSpec]:
             options=(
                 Option(
                     name="optimizer",
-                    default="adamw",
-                    choices=("adamw", "sgd", "rmsprop", "muon"),
+                    default="muon",
+                    choices=("muon", "adamw", "rmsprop", "sgd"),
                     help="How gradients become steps.",
                 ),
                 Option(
