@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+import dataclasses
 from datetime import datetime
 from difflib import get_close_matches
 from pathlib import Path
@@ -47,7 +47,7 @@ def _settings(
     ctx: click.Context, parameter: click.Parameter, values: tuple[str, ...]
 ) -> dict[str, Any]:
     """FIELD=VALUE pairs, each value of its field's type."""
-    types = {field.name: type(field.default) for field in fields(EngineConfig)}
+    types = {field.name: type(field.default) for field in dataclasses.fields(EngineConfig)}
     settings: dict[str, Any] = {}
     for value in values:
         name, equals, text = value.partition("=")
@@ -165,7 +165,10 @@ def run(
     except ValueError as error:  # nan passes every range
         raise click.BadParameter(str(error), ctx, param_hint="--minutes") from error
     try:
-        engine = EngineConfig(**(options["preset"] | options["settings"]))
+        fields = options["preset"] | options["settings"]
+        # The reference dynamics is one choice, not eight.
+        reference = fields.get("dynamics") == "reference"
+        engine = (EngineConfig.reference if reference else EngineConfig)(**fields)
     except ValueError as error:
         raise click.BadParameter(str(error), ctx, param_hint="--set") from error
     if options["resume"] is not None:

@@ -73,6 +73,10 @@ class EngineConfig:
         self._require(
             "top_k", self.top_k <= self.n_experts, f"at most n_experts = {self.n_experts}"
         )
+        if self.dynamics == "reference":
+            for name, value in _REFERENCE.items():
+                fits = getattr(self, name) == value
+                self._require(name, fits, f"{value!r} in the reference dynamics")
 
     def _require(self, name: str, satisfied: bool, allowed: str) -> None:
         if not satisfied:
@@ -94,22 +98,21 @@ class EngineConfig:
         Phases from the mean, unprojected and uncarried; a chunk routed by its last token; no decay,
         gate, shift or final norm; the thought added to the first position of every call.
         """
-        return cls(
-            **sizes,
-            dynamics="reference",
-            decay="none",
-            output_gate=False,
-            token_shift=False,
-            phase_drive="mean",
-            routing="chunk",
-            thought_stride=0,
-            final_norm=False,
-        )
+        return cls(**{"dynamics": "reference", **_REFERENCE, **sizes})
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
 
 
+_REFERENCE: dict[str, Any] = {
+    "decay": "none",
+    "output_gate": False,
+    "token_shift": False,
+    "phase_drive": "mean",
+    "routing": "chunk",
+    "thought_stride": 0,
+    "final_norm": False,
+}
 _CHOICES: dict[str, tuple[str, ...]] = {
     "decay": get_args(Decay),
     "phase_drive": get_args(PhaseDrive),
