@@ -44,10 +44,9 @@ def log_decays(config: EngineConfig) -> Tensor:
     H, L = config.n_heads, config.n_levels
     if config.decay == "none":
         return torch.zeros(H, L)
-    steps = torch.linspace(0, 1, max(H * L - 1, 1), dtype=torch.float64)
+    steps = torch.linspace(0, 1, H * L - 1, dtype=torch.float64)
     time_constants = FASTEST * (SLOWEST / FASTEST) ** steps
-    if H * L > 1:
-        time_constants = torch.cat([time_constants, time_constants.new_tensor([LASTING])])
+    time_constants = torch.cat([time_constants, time_constants.new_tensor([LASTING])])
     return (-1 / time_constants).float().view(L, H).T.contiguous()
 
 
@@ -107,7 +106,7 @@ def attend_sections(
     before = []
     for section in gained.view(B, H, n, L, D, D + 1).unbind(2):
         before.append(S1)
-        S1 = S1 * decay.carry + section.float()
+        S1 = S1 * decay.carry + section.to(S1.dtype)
     carried = (q * decay.query.to(q.dtype)) @ torch.stack(before, dim=2).to(q.dtype)
     within = (q @ k.mT) * decay.mask.to(q.dtype)
     total = (within.view(B, H, n, L * c, c) @ v1).view(B, H, n, L, c, D + 1) + carried

