@@ -6,8 +6,10 @@ import json
 import multiprocessing
 import os
 import random
+import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,18 +33,22 @@ WORDS = [
     "sleep",
 ]
 
-TINY = (
-    *("--text.tokenizer", "bytes", "--text.validation", "0.5"),
-    *("--set", "d_model=32", "--set", "n_layers=1", "--set", "thought_stride=40"),
-    *("--cpu.threads", "1", "--cpu.batch_size", "12", "--cpu.chunk_len", "32"),
-    *("--cpu.warmup_steps", "3", "--log-every", "2", "--eval-every", "12", "--eval-tokens", "3000"),
+ENGINE = ("--set", "d_model=32", "--set", "n_layers=1", "--set", "thought_stride=24")
+TRAINER = (
+    *("--cpu.threads", "1", "--cpu.batch_size", "4", "--cpu.chunk_len", "16"),
+    *("--cpu.optimizer", "adamw", "--cpu.lr", "0.004", "--cpu.warmup_steps", "3"),
 )
-"""A step takes some 20 ms; an epoch of `write_corpus` takes 15 steps."""
-TOKENS = 12 * 32
+TEXT = ("--text.tokenizer", "bytes", "--text.validation", "0.5")
+OFTEN = ("--log-every", "2", "--eval-every", "8")
+TINY = (*TEXT, *ENGINE, *TRAINER, *OFTEN)
+"""A step takes some 10 ms; an epoch of `write_corpus` takes 9 steps."""
+TOKENS = 4 * 16
 """Of a step."""
+STEPS = ("--steps", "20")
+"""More than two epochs."""
 
 
-def write_corpus(path: Path, *, documents: int = 30, length: int = 400, seed: int = 0) -> Path:
+def write_corpus(path: Path, *, documents: int = 8, length: int = 150, seed: int = 0) -> Path:
     """JSON lines, each a document of `length` letters and spaces."""
     draw = random.Random(seed)
     with path.open("w") as file:
@@ -50,6 +56,26 @@ def write_corpus(path: Path, *, documents: int = 30, length: int = 400, seed: in
             text = " ".join(draw.choices(WORDS, k=length))[:length]
             file.write(json.dumps({"text": text}) + "\n")
     return path
+
+
+PROSE = """
+    @hookimpl
+    def fractus_frontends():
+        return [
+            FrontendSpec(
+                name="prose", summary="Text once more.", emits="tokens",
+                target="{target}",
+                options=(
+                    Option(name="tokenizer", default="bytes", help="T."),
+                    Option(name="column", default="text", help="C."),
+                    Option(name="validation", default=0.5, help="V."),
+                    Option(name="on_invalid", default="replace", help="I."),
+                ),
+            )
+        ]
+    """
+"""A plugin with the front-end `prose`, for `Site.plugin`."""
+AS_TEXT = "fractus_text.frontend:TextFrontend"
 
 
 def start(data: Path, out: Path, *options: str) -> list[str]:
@@ -66,7 +92,7 @@ def resume(out: Path, *options: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Left:
-    """What decides how a run goes on and what it reported; nothing in it depends on the clock."""
+    """What decides how a run goes on and what it reported, but for clock and place."""
 
     tensors: dict[str, Tensor]
     values: dict[str, Any]
@@ -87,6 +113,7 @@ def left(directory: Path) -> Left:
             tensors |= {f"{path.stem}/{key}": file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
     info = json.loads((checkpoint / "checkpoint.json").read_text())["info"]
     del info["spent"]["seconds"], info["metrics_size"]
+    assert re.fullmatch("[0-9a-f]{64}", info.pop("config"))  # says where the data is, among else
     summary = directory / "summary.json"
     values = {"info": info, "structures": structures, "metrics": metrics(directory)}
     if summary.exists():
@@ -123,6 +150,47 @@ def contents(directory: Path) -> dict[str, bytes | None]:
         for path in directory.rglob("*")
         if path.name != ".lock"
     }
+
+
+# ---------------------------------------------------------------------- ends at a certain moment
+
+
+class Killed(BaseException):
+    """Ends a run in this process on the spot, as a SIGKILL does but for temporary files."""
+
+
+@contextmanager
+def after_step(number: int, act: Callable[[], object]) -> Iterator[None]:
+    """Have `act` called when optimizer step `number` has been made and counted."""
+    from fractus_core.runs.run import Run
+
+    account = Run._account
+
+    def count(run: Run, *args: Any) -> None:
+        account(run, *args)
+        if run.spent.steps == number:
+            act()
+
+    Run._account = count  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        Run._account = account  # type: ignore[method-assign]
+
+
+def kill_after_step(number: int, args: list[str]) -> None:
+    """Run `fractus` with `args` in this process until that step."""
+    from fractus_core.cli.main import main
+
+    def kill() -> None:
+        raise Killed
+
+    with after_step(number, kill):
+        try:
+            code = main(args)
+        except Killed:
+            return
+    raise AssertionError(f"it ended before step {number} with {code}")
 
 
 # ------------------------------------------------------------------- processes that can be killed

@@ -144,7 +144,7 @@ def dry_run(
         "tokens_per_second": round(tokens_per_step / seconds, 1),
         "training_seconds": round(min(limit for limit in limits if limit is not None), 1),
         "memory_mb": round(psutil.Process().memory_info().rss / 1e6),
-        "config": config.to_json(),
+        "config": run.config.to_json(),
     }
     if as_json:
         click.echo(json.dumps(plan))

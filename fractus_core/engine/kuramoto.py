@@ -37,9 +37,9 @@ class KuramotoPhases(nn.Module):
         self.coupling_lambda = nn.Parameter(torch.empty(r).uniform_(0.01, 0.51))
         self.drive = nn.Linear(config.d_model, N) if config.phase_drive == "projection" else None
         if self.drive is not None:
-            nn.init.normal_(self.drive.weight, std=config.d_model**-0.5)
-            # Spread evenly: phases that all begin near zero have means near zero, and a few experts
-            # get everything (at 64 experts, 37 were dead; so spread, none is).
+            # Phases that all begin near zero have means near zero, and a few experts get everything
+            # (at 64 experts, 37 were dead). So they are spread evenly, and moved far by the input.
+            nn.init.normal_(self.drive.weight, std=2 * config.d_model**-0.5)
             with torch.no_grad():
                 self.drive.bias.copy_(offsets)
         self.register_buffer("offsets", offsets, persistent=False)

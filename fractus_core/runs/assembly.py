@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import platform
+import shlex
 import sys
 from importlib.metadata import version
 from typing import Any
@@ -104,7 +105,8 @@ def load_run(
     checkpoint = newest_checkpoint(directory, allow_previous=allow_previous)
     if checkpoint is None:
         raise FractusError(
-            f"{directory.path} has no checkpoint yet: fractus run --resume {directory.path}"
+            f"{directory.path} has no checkpoint yet: fractus run --resume "
+            f"{shlex.quote(str(directory.path))}"
         )
     model = make_model(registry, config.engine, config.frontends, config.seed)
     model.load(checkpoint[1])

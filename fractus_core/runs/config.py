@@ -55,6 +55,12 @@ class RunConfig:
     lineage: list[dict[str, Any]] = field(default_factory=list)
     """What the run was made of: grown from, merged from, operated on."""
 
+    def __post_init__(self) -> None:
+        for name in ("log_every", "eval_every", "eval_tokens"):
+            value = getattr(self, name)
+            if type(value) is not int or value < 1:
+                raise ValueError(f"{name} = {value!r}: must be a whole number, at least 1")
+
     def to_json(self) -> dict[str, Any]:
         return {
             "format": FORMAT,

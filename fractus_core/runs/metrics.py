@@ -7,7 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -64,7 +64,9 @@ class MetricsLog:
         error: BaseException | None,
         tb: TracebackType | None,
     ) -> None:
-        self._file.close()
+        # All that was to be kept has been flushed; a full disk has been told already.
+        with suppress(OSError):
+            self._file.close()
         if self._board is not None:
             self._board.close()
 

@@ -86,12 +86,17 @@ class Run:
     def start(cls, registry: Registry, directory: RunDirectory, config: RunConfig) -> Self:
         """A new run, whose directory is made here: nothing is written if anything does not fit."""
         directory.require_absent()
+        run = cls.rehearse(registry, directory, config)
+        directory.create(run.config)
+        return run
+
+    @classmethod
+    def rehearse(cls, registry: Registry, directory: RunDirectory, config: RunConfig) -> Self:
+        """A new run in memory alone: its trainer may be tried, nothing is written."""
         run = cls._assemble(registry, directory, config)
         frontends = tuple(
             with_fingerprints(
-                plugged,
-                train=lane.source,
-                validation=run._open_validation(plugged.name),
+                plugged, train=lane.source, validation=run._open_validation(plugged.name)
             )
             for plugged, lane in zip(config.frontends, run.lanes, strict=True)
         )
@@ -101,13 +106,7 @@ class Run:
             trainer=dataclasses.replace(config.trainer, options=dict(run.trainer.options)),
             environment=environment(),
         )
-        directory.create(run.config)
         return run
-
-    @classmethod
-    def rehearse(cls, registry: Registry, directory: RunDirectory, config: RunConfig) -> Self:
-        """A new run in memory alone: its trainer may be tried, nothing is written."""
-        return cls._assemble(registry, directory, config)
 
     @classmethod
     def resume(
@@ -220,7 +219,7 @@ class Run:
         averages = self.averages[step.lane]
         averages.add(step.loss)
         self.lifecycle.fractus_step(self.directory.path, self.spent.steps, step)
-        if self.spent.steps % self.config.log_every == 0:
+        if averages.steps == self.config.log_every:
             figures = {
                 "tokens": self.spent.tokens,
                 "lane": step.lane,

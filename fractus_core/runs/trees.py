@@ -16,17 +16,11 @@ from fractus_core.runs.files import fsync
 _TENSOR = "__tensor__"
 
 
-def _alone(tensor: Tensor) -> Tensor:
-    """On the CPU, contiguous, and sharing its memory with no other tensor."""
-    whole = tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
-    tensor = tensor.detach().cpu().contiguous()
-    return tensor if whole else tensor.clone()
-
-
 def save_tree(path: Path, tree: Any) -> None:
     """Write `tree`; of a flat dict of tensors, any safetensors reader sees just these names."""
     tensors: dict[str, Tensor] = {}
     names: dict[tuple[Any, ...], str] = {}  # tied tensors are written once
+    storages: set[int] = set()
 
     def flatten(node: Any, name: str) -> Any:
         if isinstance(node, Tensor):
@@ -35,7 +29,12 @@ def save_tree(path: Path, tree: Any) -> None:
                 while name in tensors or name == "__metadata__":
                     name += "'"
                 names[identity] = name
-                tensors[name] = _alone(node)
+                tensor = node.detach().cpu().contiguous()
+                storage = tensor.untyped_storage()
+                # safetensors refuses views of one memory.
+                shared = storage.data_ptr() in storages
+                tensors[name] = tensor.clone() if shared else tensor
+                storages.add(storage.data_ptr())
             return {_TENSOR: names[identity]}
         if isinstance(node, dict):
             # JSON turns integer keys, as optimizers have, into strings; so pairs keep them.

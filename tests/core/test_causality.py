@@ -1,4 +1,4 @@
-"""No token changes what came before it, no row another: DESIGN 3.4, invariants 2 and 3."""
+"""No token changes what came before it, no row another."""
 
 from __future__ import annotations
 

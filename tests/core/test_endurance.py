@@ -1,4 +1,4 @@
-"""Extreme inputs and long streams: DESIGN 3.4, invariant 6."""
+"""Extreme inputs and long streams."""
 
 from __future__ import annotations
 
@@ -47,21 +47,21 @@ def lone_stream(**changes) -> tuple:
 
 
 @torch.inference_mode()
-def test_twenty_thousand_ticks() -> None:
+def test_five_thousand_ticks() -> None:
     engine, state, x = lone_stream()
     sizes, loudness = [], []
-    for t in range(20_000):
+    for t in range(5_000):
         hidden, _, state = engine.tick_vec(x[t % 100], state)
-        if t % 2_000 == 0:
+        if t % 500 == 0:
             sizes.append(size_of(state))
             loudness.append(hidden.square().mean().item())
     assert all(tensor.isfinite().all() for tensor in tensors(state).values())
     assert len(set(sizes)) == 1
     assert max(loudness) < 10 * min(loudness)
-    assert state.position.tolist() == [20_000]
+    assert state.position.tolist() == [5_000]
 
 
-@pytest.mark.slow
+@pytest.mark.endurance
 @torch.inference_mode()
 def test_a_million_ticks() -> None:
     """About 15 minutes on one core."""

@@ -1,4 +1,4 @@
-"""Every parameter learns from every path that trains it: DESIGN 3.4, invariant 4."""
+"""Every parameter learns from every path that trains it."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ from torch import Tensor
 
 from fractus_core.engine import PRESETS, ContinuousThoughtEngine, EngineConfig
 from fractus_core.engine.probe import RoutingProbe
+
+ROUNDING = 1e-7
+"""A gradient that is smaller is zero but for rounding; the smallest real ones are 1e-5."""
 
 Read = Callable[[ContinuousThoughtEngine, Tensor], tuple[Tensor, Tensor]]
 
@@ -50,7 +53,7 @@ def unmoved(engine: ContinuousThoughtEngine, read: Read, *, lb_too: bool = True)
     still = set()
     for name, parameter in engine.named_parameters():
         assert parameter.grad is None or parameter.grad.isfinite().all(), name
-        if parameter.grad is None or parameter.grad.abs().max() < 1e-9:
+        if parameter.grad is None or parameter.grad.abs().max() < ROUNDING:
             still.add(name)
     return still
 

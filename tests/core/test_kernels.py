@@ -1,7 +1,7 @@
 """The whole engine on its fast kernels against the same weights on the slow ones.
 
 Choices are discrete: where two experts are equally near, rounding may flip a token, which then
-differs by far more than rounding. So equality is asserted statistically: DESIGN 3.4, invariant 7.
+differs by far more than rounding. So equality is asserted statistically.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Any split of a sequence into ticks and chunks is the same function: DESIGN 3.4, invariant 1.
+"""Any split of a sequence into ticks and chunks is the same function.
 
 It does not hold for the reference dynamics, which add the thought at the start of each call and
 route a chunk by its last token.

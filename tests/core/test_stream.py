@@ -129,7 +129,7 @@ def test_peeking_does_not_disturb(config: EngineConfig) -> None:
     peeked.read(tokens(3, 20, seed=1))
     peeked.think(max_ticks=2)
     peeked.reset()
-    for tensor in tensors(peeked.state).values():
+    for tensor in tensors(s.peek().state).values():
         tensor.fill_(7)
     assert_identical(s.state, before)
 

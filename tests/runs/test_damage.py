@@ -7,11 +7,15 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from running import (
+    AS_TEXT,
+    ENGINE,
+    PROSE,
     TOKENS,
+    TRAINER,
     assert_same,
     contents,
     left,
@@ -22,6 +26,9 @@ from running import (
 )
 
 from fractus_core.cli.main import main
+
+if TYPE_CHECKING:
+    from conftest import Site
 
 OLDER, NEWER = str(4 * TOKENS), str(6 * TOKENS)
 NO_DECAY = ("--cpu.decay_from", "0", "--cpu.final_lr", "1")
@@ -101,11 +108,7 @@ CASES = [
 
 @pytest.mark.parametrize(("file", "damage"), CASES)
 def test_a_damaged_checkpoint_is_named_and_the_previous_one_offered(
-    out: Path,
-    longer: Path,
-    capsys: pytest.CaptureFixture[str],
-    file: str,
-    damage: Callable[[Path], None],
+    out: Path, capsys: pytest.CaptureFixture[str], file: str, damage: Callable[[Path], None]
 ) -> None:
     damage(out / "checkpoints" / NEWER / file)
     before = contents(out)
@@ -120,17 +123,27 @@ def test_a_damaged_checkpoint_is_named_and_the_previous_one_offered(
         line = one_line(capsys.readouterr().err)
         assert str(out / "checkpoints" / NEWER / file) in line
         assert "--allow-previous" in line
-        assert OLDER in line
         assert "--debug" not in line
         assert contents(out) == before
 
-    assert main([*commands[-1], "--allow-previous"]) == 0
+
+@pytest.mark.parametrize(("file", "damage"), [CASES[0], CASES[-1], CASES[3]])
+def test_the_previous_checkpoint_is_used_when_allowed(
+    out: Path,
+    longer: Path,
+    capsys: pytest.CaptureFixture[str],
+    file: str,
+    damage: Callable[[Path], None],
+) -> None:
+    damage(out / "checkpoints" / NEWER / file)
+    before = contents(out)
+    assert main(["generate", str(out), "--max-new", "1", "--allow-previous"]) == 0
     err = capsys.readouterr().err
     assert f"{NEWER}/{file}" in err
     assert "passed over" in err
     assert contents(out) == before  # reading repairs nothing
 
-    assert main([*commands[0], "--allow-previous"]) == 0
+    assert main(resume(out, "--steps", "9", "--allow-previous")) == 0
     err = capsys.readouterr().err
     assert f"{NEWER}/{file}" in err
     assert "passed over" in err
@@ -145,26 +158,23 @@ def test_when_no_checkpoint_is_good(out: Path, capsys: pytest.CaptureFixture[str
     assert main(resume(out, "--steps", "9", "--allow-previous")) == 1
     err = capsys.readouterr().err
     assert err.count("passed over") == 2
-    assert one_line(err).endswith(f"no checkpoint of {out} can be read")
+    assert one_line(err) == f"fractus: error: {out / 'checkpoints'}: no checkpoint can be read"
     assert contents(out) == before
 
 
-POINTERS: list[bytes] = [b"", b"\n", b"garbage\n", b"../..\n", b"\xff\xfe\n", b"-3\n", b"99\n"]
-
-
-@pytest.mark.parametrize("content", POINTERS, ids=repr)
 def test_a_damaged_pointer_is_named(
-    out: Path, longer: Path, capsys: pytest.CaptureFixture[str], content: bytes
+    out: Path, longer: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (out / "checkpoints" / "latest").write_bytes(content)
-    before = contents(out)
-    for command in (resume(out, "--steps", "9"), ["eval", str(out)]):
-        assert main(command) == 1
-        line = one_line(capsys.readouterr().err)
-        assert str(out / "checkpoints") in line
-        assert "--debug" not in line
-        assert "--allow-previous" in line
-        assert contents(out) == before
+    pointer = out / "checkpoints" / "latest"
+    for content in (b"", b"\n", b"garbage\n", b"../..\n", b"\xff\xfe\n", b"-3\n", b"99\n"):
+        pointer.write_bytes(content)
+        before = contents(out)
+        for command in (resume(out, "--steps", "9"), ["eval", str(out)]):
+            assert main(command) == 1
+            line = one_line(capsys.readouterr().err)
+            assert f"{pointer} is damaged: it names" in line
+            assert "--allow-previous" in line
+            assert contents(out) == before
     assert main(resume(out, "--steps", "9", "--allow-previous")) == 0
     assert_same(left(out), left(longer))
 
@@ -174,14 +184,9 @@ def test_a_missing_pointer_loses_no_checkpoint(
 ) -> None:
     """A run that has checkpoints must never begin from the start and drop them."""
     (out / "checkpoints" / "latest").unlink()
-    code = main(resume(out, "--steps", "9"))
-    err = capsys.readouterr().err
-    if code == 1:
-        assert str(out / "checkpoints") in one_line(err)
-        assert (out / "checkpoints" / NEWER).exists()
-    else:
-        assert "resumed at step 6" in err
-        assert_same(left(out), left(longer))
+    assert main(resume(out, "--steps", "9")) == 0
+    assert "resumed at step 6" in capsys.readouterr().err
+    assert_same(left(out), left(longer))
 
 
 def damage_run_json(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], None]:
@@ -226,6 +231,11 @@ RUN_JSON: dict[str, Callable[[Path], None]] = {
         "front-end options missing": lambda value: value["frontends"][0].update(options={}),
         "cadence invalid": lambda value: value.update(checkpoint_every="soon"),
         "log_every zero": lambda value: value.update(log_every=0),
+        "log_every of wrong type": lambda value: value.update(log_every="x"),
+        "eval_every zero": lambda value: value.update(eval_every=0),
+        "eval_every null": lambda value: value.update(eval_every=None),
+        "eval_tokens of wrong type": lambda value: value.update(eval_tokens="x"),
+        "cadence of wrong type": lambda value: value.update(checkpoint_every=5),
         "seed of wrong type": lambda value: value.update(seed="x"),
         "seed of another run": lambda value: value.update(seed=1),
     }.items()
@@ -245,12 +255,21 @@ def test_a_damaged_run_json_is_named(
     assert contents(out) == before
 
 
-def test_a_plugin_that_is_gone_is_named(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    damage_run_json(lambda value: value["frontends"][0].update(name="acme:sound"))(out / "run.json")
+def test_a_plugin_that_is_gone_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], corpus: Path, site: Site
+) -> None:
+    site.plugin("acme", PROSE.format(target=AS_TEXT))
+    out = tmp_path / "run"
+    args = ["run", "--frontend", "prose", "--data", str(corpus), "--out", str(out)]
+    assert main([*args, *ENGINE, *TRAINER, "--steps", "1"]) == 0
+    shutil.rmtree(site.folder / "acme-1.0.dist-info")
     before = contents(out)
-    for command in (resume(out, "--steps", "9"), ["eval", str(out)]):
+    for command in (resume(out, "--steps", "9"), ["eval", str(out)], ["generate", str(out)]):
+        capsys.readouterr()
         assert main(command) == 1
-        assert "acme:sound" in one_line(capsys.readouterr().err)
+        line = one_line(capsys.readouterr().err)
+        assert line.startswith("fractus: error: there is no front-end 'prose'; ")
+        assert "text" in line
         assert contents(out) == before
 
 

@@ -11,11 +11,16 @@ import sys
 import time
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from running import (
+    STEPS,
+    TOKENS,
     Command,
+    Left,
+    after_step,
     assert_same,
     left,
     lines_written,
@@ -31,7 +36,6 @@ from fractus_core.runs.interrupt import Interruption
 from fractus_core.runs.run import Run
 
 SIGNALS = [signal.SIGINT, signal.SIGTERM]
-STEPS = ("--steps", "24")
 
 
 # ----------------------------------------------------------------------------------- the class
@@ -67,132 +71,155 @@ def test_handlers_are_put_back_after_an_error() -> None:
 
 @pytest.mark.parametrize("number", SIGNALS)
 def test_a_signal_saves_and_tells_how_to_go_on(
-    tmp_path: Path, corpus: Path, number: signal.Signals
+    tmp_path: Path,
+    corpus: Path,
+    whole: Left,
+    capsys: pytest.CaptureFixture[str],
+    number: signal.Signals,
 ) -> None:
     out = tmp_path / "the run"  # a name that a shell would split
-    command = Command(start(corpus, out, *STEPS), tmp_path / "log")
-    wait_until(lambda: lines_written(out) >= 3)
-    command.signal(number)
-    code, stdout, err = command.wait()
-    assert code == 130
-    assert stdout == ""
-    first, second = err.splitlines()[-2:]
-    steps = left(out).steps
-    assert 6 <= steps < 24
-    assert first.startswith(f"interrupted at step {steps} (")
-    words = shlex.split(second)
+    with after_step(7, partial(signal.raise_signal, number)):
+        assert main(start(corpus, out, *STEPS)) == 130
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert left(out).steps == 7
+    line = told.err.splitlines()[-1]
+    before, command = line.split("; go on with ")
+    assert before == "interrupted at step 7; the checkpoint of step 7 is good"
+    words = shlex.split(command)
     assert words == ["fractus", "run", "--resume", str(out)]
     assert not (out / "summary.json").exists()
 
     assert main(words[1:]) == 0
-    assert main(start(corpus, tmp_path / "whole", *STEPS)) == 0
-    assert_same(left(out), left(tmp_path / "whole"))
+    assert_same(left(out), whole)
 
 
-def test_json_is_printed_when_interrupted(tmp_path: Path, corpus: Path) -> None:
+def test_json_is_printed_when_interrupted(
+    tmp_path: Path, corpus: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "run"
-    command = Command(start(corpus, out, *STEPS, "--json"), tmp_path / "log")
-    wait_until(lambda: lines_written(out) >= 1)
-    command.signal(signal.SIGINT)
-    code, stdout, _ = command.wait()
-    assert code == 130
-    report = json.loads(stdout)
-    assert report.keys() == {"directory", "finished", "steps", "tokens", "seconds"}
-    assert report["directory"] == str(out)
-    assert report["finished"] is False
-    assert report["steps"] == left(out).steps
+    with after_step(2, partial(signal.raise_signal, signal.SIGINT)):
+        assert main(start(corpus, out, *STEPS, "--json")) == 130
+    report = json.loads(capsys.readouterr().out)
+    assert report.pop("seconds") > 0
+    assert report == {
+        "directory": str(out),
+        "finished": False,
+        "steps": 2,
+        "tokens": 2 * TOKENS,
+    }
 
 
-def test_a_signal_in_the_last_evaluation(tmp_path: Path, corpus: Path) -> None:
+def test_a_signal_in_the_last_evaluation(
+    tmp_path: Path,
+    corpus: Path,
+    whole: Left,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """All is trained and saved; resuming makes the evaluation."""
     out = tmp_path / "run"
-    command = Command(
-        start(corpus, out, *STEPS, "--eval-every", "1000"),
-        tmp_path / "log",
-        before=signal_in_evaluation,
-    )
-    code, _, err = command.wait()
-    assert code == 130
-    assert "interrupted at step 24" in err
-    assert left(out).steps == 24
-    assert not (out / "summary.json").exists()
-    assert main(resume(out)) == 0
-    assert main(start(corpus, tmp_path / "whole", *STEPS, "--eval-every", "1000")) == 0
-    assert_same(left(out), left(tmp_path / "whole"))
-
-
-def signal_in_evaluation() -> None:
     evaluate = evaluation.evaluate
 
-    def interrupted(*args: object, **kwargs: object) -> object:
-        os.kill(os.getpid(), signal.SIGINT)
-        return evaluate(*args, **kwargs)  # type: ignore[arg-type]
+    def interrupted(*args: Any, limit: int | None, **kwargs: Any) -> Any:
+        if limit is None:
+            signal.raise_signal(signal.SIGINT)
+        return evaluate(*args, limit=limit, **kwargs)
 
-    evaluation.evaluate = interrupted  # type: ignore[assignment]
-
-
-def test_a_signal_before_the_first_step(tmp_path: Path, corpus: Path) -> None:
-    out = tmp_path / "run"
-    command = Command(start(corpus, out, *STEPS), tmp_path / "log", before=signal_at_once)
-    assert command.wait()[0] == 130
-    assert left(out).steps == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(evaluation, "evaluate", interrupted)
+        assert main(start(corpus, out, *STEPS)) == 130
+    assert "interrupted at step 20; the checkpoint of step 20 is good" in capsys.readouterr().err
+    assert left(out).steps == 20
+    assert not (out / "summary.json").exists()
     assert main(resume(out)) == 0
-    assert main(start(corpus, tmp_path / "whole", *STEPS)) == 0
-    assert_same(left(out), left(tmp_path / "whole"))
+    assert_same(left(out), whole)
 
 
-def signal_at_once() -> None:
+def test_a_signal_before_the_first_step(
+    tmp_path: Path, corpus: Path, whole: Left, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "run"
     train = Run._train
 
-    def interrupted(run: Run, *args: object) -> None:
-        os.kill(os.getpid(), signal.SIGINT)
-        train(run, *args)  # type: ignore[arg-type]
+    def interrupted(run: Run, *args: Any) -> None:
+        signal.raise_signal(signal.SIGINT)
+        train(run, *args)
 
-    Run._train = interrupted  # type: ignore[method-assign, assignment]
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "_train", interrupted)
+        assert main(start(corpus, out, *STEPS)) == 130
+    assert left(out).steps == 0
+    assert main(resume(out)) == 0
+    assert_same(left(out), whole)
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-def test_a_second_signal_ends_at_once(tmp_path: Path, corpus: Path, number: signal.Signals) -> None:
+def test_a_second_signal_ends_at_once(
+    tmp_path: Path, corpus: Path, whole: Left, number: signal.Signals
+) -> None:
     """What was saved before stays good, even if the second comes in the middle of a save."""
     out = tmp_path / "run"
     command = Command(
-        start(corpus, out, "--steps", "1000", "--checkpoint-every", "5"),
+        start(corpus, out, *STEPS, "--checkpoint-every", "5"),
         tmp_path / "log",
         before=partial(signal_twice, number),
     )
-    code, _, err = command.wait(20)
+    code, _, err = command.wait()
     assert "Traceback" not in err
     if number == signal.SIGTERM:
         assert code == -signal.SIGTERM
     else:
         assert code == 130
         # It cannot claim the step of which there is no checkpoint.
-        assert f"fractus run --resume {out}" in err
-        assert "step 7" not in err.splitlines()[-2]
+        assert err.splitlines()[-1] == (
+            "interrupted at step 7; the checkpoint of step 5 is good; "
+            f"go on with fractus run --resume {out}"
+        )
     assert left(out).steps == 5
-    whole = start(corpus, tmp_path / "whole", "--steps", "12", "--checkpoint-every", "5")
-    assert main(whole) == 0
-    assert main(resume(out, "--steps", "12")) == 0
+    assert main(resume(out)) == 0
+    assert_same(left(out), whole)
 
 
 def signal_twice(number: signal.Signals) -> None:
     """The first at step 7, the second in the save that follows."""
     account, save_tree = Run._account, checkpoint.save_tree
 
-    def first(run: Run, *args: object) -> None:
-        account(run, *args)  # type: ignore[arg-type]
+    def first(run: Run, *args: Any) -> None:
+        account(run, *args)
         if run.spent.steps == 7:
             os.kill(os.getpid(), number)
             checkpoint.save_tree = second
 
-    def second(path: Path, tree: object) -> None:
+    def second(path: Path, tree: Any) -> None:
         save_tree(path, tree)
         os.kill(os.getpid(), number)
-        time.sleep(5)
+        time.sleep(60)  # ends here
 
-    Run._account = first  # type: ignore[method-assign, assignment]
+    Run._account = first  # type: ignore[method-assign]
 
 
+def test_nothing_is_left_by_a_signal_while_it_starts(
+    tmp_path: Path,
+    corpus: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    out = tmp_path / "run"
+    seed = torch.manual_seed
+
+    def interrupted(number: int) -> Any:
+        signal.raise_signal(signal.SIGINT)
+        return seed(number)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "manual_seed", interrupted)
+        assert main(start(corpus, out, *STEPS)) == 130
+    assert capsys.readouterr().err.splitlines()[-1] == "fractus: interrupted"
+    assert not out.exists()
+
+
+@pytest.mark.slow
 def test_a_shell_sees_the_same(tmp_path: Path, corpus: Path) -> None:
     """The installed command, in a process group of its own that is sent a Ctrl-C."""
     out = tmp_path / "run"
@@ -210,26 +237,7 @@ def test_a_shell_sees_the_same(tmp_path: Path, corpus: Path) -> None:
     finally:
         process.kill()
     assert process.returncode == 130, err
-    assert err.endswith(f"resume with\n  fractus run --resume {out}\n")
+    assert err.endswith(f"; go on with fractus run --resume {out}\n")
     assert "Traceback" not in err
     assert newest(out) == str(left(out).values["info"]["spent"]["tokens"])
     assert main(resume(out, "--steps", str(left(out).steps + 1))) == 0
-
-
-def test_nothing_is_left_by_a_signal_while_it_starts(tmp_path: Path, corpus: Path) -> None:
-    out = tmp_path / "run"
-    command = Command(start(corpus, out, *STEPS), tmp_path / "log", before=signal_in_making)
-    code, _, err = command.wait()
-    assert code == 130
-    assert err.splitlines()[-1] == "fractus: interrupted"
-    assert not out.exists()
-
-
-def signal_in_making() -> None:
-    seed = torch.manual_seed
-
-    def interrupted(number: int) -> object:
-        os.kill(os.getpid(), signal.SIGINT)
-        return seed(number)
-
-    torch.manual_seed = interrupted  # type: ignore[assignment]

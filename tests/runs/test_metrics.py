@@ -84,6 +84,6 @@ def test_tensorboard_gets_the_numbers(tmp_path: Path) -> None:
 def test_tensorboard_that_is_not_installed_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
     with pytest.raises(FractusError, match=r"pip install 'fractus\[tensorboard\]'"):
         MetricsLog(tmp_path / "m", tensorboard=tmp_path / "board")

@@ -6,19 +6,23 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
-import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from running import (
+    STEPS,
     TOKENS,
     Command,
+    Killed,
     Left,
     assert_same,
     contents,
+    kill_after_step,
     left,
     lines_written,
     newest,
@@ -30,26 +34,11 @@ from running import (
 )
 
 from fractus_core.cli.main import main
-from fractus_core.runs import directory
 from fractus_core.runs import run as run_module
+from fractus_core.runs.metrics import MetricsLog
 from fractus_core.runs.run import Run
 
-STEPS = 32
-"""More than two epochs."""
-LINES = STEPS // 2
-"""Of training figures in `metrics.jsonl`; evaluations add some."""
-OPTIONS = ("--steps", str(STEPS), "--checkpoint-every", "5")
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Left:
-    """The same run, never stopped."""
-    folder = tmp_path_factory.mktemp("whole")
-    corpus = write_corpus(folder / "corpus.jsonl")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FRACTUS_CACHE", str(folder / "cache"))
-        assert main(start(corpus, folder / "run", *OPTIONS)) == 0
-    return left(folder / "run")
+OPTIONS = (*STEPS, "--checkpoint-every", "3")
 
 
 def test_two_runs_are_the_same(tmp_path: Path, corpus: Path, whole: Left) -> None:
@@ -63,13 +52,12 @@ def test_two_runs_are_the_same(tmp_path: Path, corpus: Path, whole: Left) -> Non
 
 def test_the_run_crosses_epochs(whole: Left) -> None:
     assert whole.values["info"]["cursors"]["text"]["epoch"] == 2
-    assert whole.steps == STEPS
+    assert whole.steps == 20
 
 
 @pytest.mark.parametrize(
     "options",
     [
-        (),
         ("--cpu.optimizer", "muon"),
         ("--cpu.optimizer", "sgd", "--cpu.lr", "0.05"),
         ("--cpu.optimizer", "rmsprop"),
@@ -78,83 +66,168 @@ def test_the_run_crosses_epochs(whole: Left) -> None:
     ],
 )
 def test_killed_and_resumed(tmp_path: Path, corpus: Path, options: tuple[str, ...]) -> None:
-    steps = ("--steps", "16", "--checkpoint-every", "6")
+    steps = ("--steps", "10", "--checkpoint-every", "4")
     assert main(start(corpus, tmp_path / "whole", *steps, *options)) == 0
     out = tmp_path / "killed"
-    command = Command(
-        start(corpus, out, *steps, *options), tmp_path / "log", before=partial(kill_at_step, 14)
-    )
-    assert command.wait()[0] == -signal.SIGKILL
-    assert newest(out) == str(12 * TOKENS * (3 if "--cpu.accumulation_steps" in options else 1))
+    kill_after_step(7, start(corpus, out, *steps, *options))
+    assert newest(out) == str(4 * TOKENS * (3 if "--cpu.accumulation_steps" in options else 1))
     assert main(resume(out)) == 0
     assert_same(left(out), left(tmp_path / "whole"))
 
 
-def test_killed_three_times_at_random(tmp_path: Path, corpus: Path, whole: Left) -> None:
-    kill_and_resume(tmp_path, corpus, kills=3, seed=0, cadence="5")
+def test_killed_before_the_first_checkpoint(tmp_path: Path, corpus: Path, whole: Left) -> None:
+    out = tmp_path / "killed"
+    kill_after_step(2, start(corpus, out, *OPTIONS))
+    assert not (out / "checkpoints").exists()
+    assert lines_written(out) == 1
+    assert main(resume(out)) == 0
+    assert_same(left(out), whole)
+
+
+def test_killed_again_and_again(tmp_path: Path, corpus: Path, whole: Left) -> None:
+    """Also at the step that a checkpoint follows, and before any progress since the last."""
+    out = tmp_path / "killed"
+    args = start(corpus, out, *OPTIONS)
+    for step in (5, 4, 6, 7, 16, 19, 20):
+        kill_after_step(step, args)
+        args = resume(out)
+    assert main(args) == 0
+    assert_same(left(out), whole)
+
+
+def test_killed_in_the_last_evaluation(
+    tmp_path: Path, corpus: Path, whole: Left, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "killed"
+
+    def kill(path: Path, value: Any) -> None:
+        if path.name == "summary.json":
+            raise Killed
+        write(path, value)
+
+    write = run_module.write_json
+    with monkeypatch.context() as patch:
+        patch.setattr(run_module, "write_json", kill)
+        with pytest.raises(Killed):
+            main(start(corpus, out, *OPTIONS))
+    assert lines_written(out) == len(whole.values["metrics"])  # among them, the last evaluation
+    assert not (out / "summary.json").exists()
+    assert main(resume(out)) == 0
+    assert_same(left(out), whole)
+
+
+# ------------------------------------------------------------------- killed by a signal, anywhere
+
+
+def kill_at(event: int) -> None:
+    """This process, at the so-manieth step, line of metrics, or access to the disk."""
+    passed = -1
+
+    def watch(owner: Any, name: str) -> None:
+        original: Callable[..., Any] = getattr(owner, name)
+
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            nonlocal passed
+            passed += 1
+            if passed == event:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return original(*args, **kwargs)
+
+        setattr(owner, name, watched)
+
+    for owner, name in (
+        (Run, "_account"),
+        (MetricsLog, "write"),
+        (os, "fsync"),
+        (Path, "mkdir"),
+        (Path, "rename"),
+        (Path, "replace"),
+        (shutil, "rmtree"),
+    ):
+        watch(owner, name)
+
+
+def killed_at(event: int, args: list[str], log: Path) -> bool:
+    """Run `fractus` with `args` until that event; False if it ended before."""
+    code, _, err = Command(args, log, before=partial(kill_at, event)).wait()
+    assert code in (0, -signal.SIGKILL), err
+    return code != 0
+
+
+EVENTS = 160
+"""At least so many are in a whole run."""
+
+
+def test_killed_at_random(tmp_path: Path, corpus: Path, whole: Left) -> None:
+    kill_and_resume(tmp_path, corpus, kills=3, seed=3)
     assert_same(left(tmp_path / "killed"), whole)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("cadence", ["1", "2", "9"])
-def test_killed_ten_times_at_random(
-    tmp_path: Path, corpus: Path, whole: Left, seed: int, cadence: str
-) -> None:
-    """At the cadence 1, most kills are in the middle of a save."""
-    kill_and_resume(tmp_path, corpus, kills=10, seed=seed, cadence=cadence)
+@pytest.mark.parametrize("seed", range(10))
+def test_killed_ten_times_at_random(tmp_path: Path, corpus: Path, whole: Left, seed: int) -> None:
+    kill_and_resume(tmp_path, corpus, kills=10, seed=seed)
     assert_same(left(tmp_path / "killed"), whole)
 
 
-def kill_and_resume(tmp_path: Path, corpus: Path, *, kills: int, seed: int, cadence: str) -> None:
-    """Kill a run in `killed` so often, each time at a later random moment; then let it end."""
+def kill_and_resume(tmp_path: Path, corpus: Path, *, kills: int, seed: int) -> None:
+    """Kill the run `killed` so often, each time somewhere in what is left; then let it end."""
     draw, out = random.Random(seed), tmp_path / "killed"
-    args = start(corpus, out, "--steps", str(STEPS), "--checkpoint-every", cadence)
-    for lines in sorted(draw.choices(range(LINES - 2), k=kills)):
-        command = Command(args, tmp_path / "log")
-        wait_until((out / "run.json").exists)
-        wait_until(lambda: lines_written(out) >= lines)  # noqa: B023
-        time.sleep(draw.uniform(0, 0.03))
-        command.signal(signal.SIGKILL)
-        assert command.wait()[0] == -signal.SIGKILL
-        args = resume(out)
-    code, _, err = Command(args, tmp_path / "log").wait()
-    assert code == 0, err
+    args = start(corpus, out, *OPTIONS)
+    assert killed_at(draw.randrange(30, EVENTS), args, tmp_path / "log")
+    for _ in range(kills - 1):
+        if not killed_at(draw.randrange(60), resume(out), tmp_path / "log"):
+            return
+    assert main(resume(out)) == 0
 
 
-def kill_at_step(number: int) -> None:
-    """This process, when optimizer step `number` has been made."""
-    account = Run._account
+@pytest.mark.slow
+def test_killed_anywhere(
+    tmp_path: Path, corpus: Path, whole: Left, capsys: pytest.CaptureFixture[str]
+) -> None:
+    began = 0
+    for event in range(1000):
+        out = tmp_path / str(event)
+        killed = killed_at(event, start(corpus, out, *OPTIONS), tmp_path / "log")
+        if (out / "run.json").exists():
+            began += 1
+            if not (out / "summary.json").exists():
+                assert main(resume(out)) == 0
+            assert_same(left(out), whole)
+            hidden = [path for path in (out / "checkpoints").iterdir() if path.name[0] == "."]
+            assert hidden == []
+        else:
+            assert began == 0
+            capsys.readouterr()
+            assert main(resume(out)) == 1
+            line = one_line(capsys.readouterr().err)
+            assert line == f"fractus: error: {out} is no run: it has no run.json"
+        if not killed:
+            break
+        shutil.rmtree(out, ignore_errors=True)
+    assert not killed
+    assert event > EVENTS
+    assert began > EVENTS - 30
 
-    def count(run: Run, *args: Any) -> None:
-        account(run, *args)
-        if run.spent.steps == number:
-            os.kill(os.getpid(), signal.SIGKILL)
 
-    Run._account = count  # type: ignore[method-assign]
-
-
-# ------------------------------------------------------------------------ killed in a certain place
-
-
-@pytest.mark.parametrize("place", ["written", "renamed", "pointed"])
+@pytest.mark.parametrize("place", ["written", "renamed"])
 def test_killed_within_a_save(tmp_path: Path, corpus: Path, whole: Left, place: str) -> None:
     out = tmp_path / "killed"
     command = Command(
-        start(corpus, out, *OPTIONS), tmp_path / "log", before=partial(kill_in_save, place)
+        start(corpus, out, *OPTIONS), tmp_path / "log", before=partial(kill_in_save, place, 2)
     )
     assert command.wait()[0] == -signal.SIGKILL
     saved = {p.name for p in (out / "checkpoints").iterdir() if p.name.isdigit()}
-    second = str(10 * TOKENS)
-    assert (second in saved) == (place != "written")
-    assert newest(out) == (second if place == "pointed" else str(5 * TOKENS))
+    second = str(6 * TOKENS)
+    assert (second in saved) == (place == "renamed")
+    assert newest(out) == str(3 * TOKENS)
     assert main(resume(out)) == 0
     assert_same(left(out), whole)
     assert not [p for p in (out / "checkpoints").iterdir() if p.name.startswith(".")]
 
 
 def test_killed_between_the_first_checkpoint_and_its_pointer(
-    tmp_path: Path, corpus: Path, whole: Left
+    tmp_path: Path, corpus: Path, whole: Left, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "killed"
     command = Command(
@@ -163,88 +236,28 @@ def test_killed_between_the_first_checkpoint_and_its_pointer(
     assert command.wait()[0] == -signal.SIGKILL
     assert not (out / "checkpoints" / "latest").exists()
     assert main(resume(out)) == 0
+    assert "resumed at step 3" in capsys.readouterr().err
     assert_same(left(out), whole)
 
 
-def kill_in_save(place: str, number: int = 2) -> None:
-    """Before checkpoint `number` is renamed, before it is pointed to, or just after."""
+def kill_in_save(place: str, number: int) -> None:
+    """Before checkpoint `number` is renamed, or before it is pointed to."""
     rename, replace = Path.rename, Path.replace
     renamed = 0
-
-    def kill() -> None:
-        if renamed == number:
-            os.kill(os.getpid(), signal.SIGKILL)
 
     def counting_rename(path: Path, target: Path) -> Path:
         nonlocal renamed
         renamed += 1
-        if place == "written":
-            kill()
+        if place == "written" and renamed == number:
+            os.kill(os.getpid(), signal.SIGKILL)
         return rename(path, target)
 
     def watching_replace(path: Path, target: Path) -> Path:
-        pointer = Path(target).name == "latest"
-        if pointer and place == "renamed":
-            kill()
-        result = replace(path, target)
-        if pointer and place == "pointed":
-            kill()
-        return result
+        if Path(target).name == "latest" and renamed == number:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return replace(path, target)
 
     Path.rename, Path.replace = counting_rename, watching_replace  # type: ignore[method-assign, assignment]
-
-
-def test_killed_before_the_first_checkpoint(tmp_path: Path, corpus: Path, whole: Left) -> None:
-    out = tmp_path / "killed"
-    command = Command(
-        start(corpus, out, *OPTIONS), tmp_path / "log", before=partial(kill_at_step, 3)
-    )
-    assert command.wait()[0] == -signal.SIGKILL
-    assert not (out / "checkpoints").exists()
-    assert lines_written(out) == 1
-    assert main(resume(out)) == 0
-    assert_same(left(out), whole)
-
-
-def test_killed_before_anything_was_written(
-    tmp_path: Path, corpus: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = tmp_path / "killed"
-    command = Command(start(corpus, out, *OPTIONS), tmp_path / "log", before=kill_before_run_json)
-    assert command.wait()[0] == -signal.SIGKILL
-    assert out.is_dir()
-    assert main(resume(out)) == 1
-    assert one_line(capsys.readouterr().err) == (
-        f"fractus: error: {out} is no run: it has no run.json"
-    )
-
-
-def kill_before_run_json() -> None:
-    def kill(*_: Any) -> None:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    directory.write_json = kill
-
-
-def test_killed_in_the_last_evaluation(tmp_path: Path, corpus: Path, whole: Left) -> None:
-    out = tmp_path / "killed"
-    command = Command(start(corpus, out, *OPTIONS), tmp_path / "log", before=kill_in_summary)
-    assert command.wait()[0] == -signal.SIGKILL
-    assert lines_written(out) == len(whole.values["metrics"])  # among them, the last evaluation
-    assert not (out / "summary.json").exists()
-    assert main(resume(out)) == 0
-    assert_same(left(out), whole)
-
-
-def kill_in_summary() -> None:
-    write = run_module.write_json
-
-    def kill(path: Path, value: Any) -> None:
-        if path.name == "summary.json":
-            os.kill(os.getpid(), signal.SIGKILL)
-        write(path, value)
-
-    run_module.write_json = kill
 
 
 # -------------------------------------------------------------------------------------- extending
@@ -269,22 +282,17 @@ def test_larger_steps_extend_a_run(tmp_path: Path, corpus: Path) -> None:
     """With a constant learning rate, to the same weights as a long run's."""
     constant = ("--cpu.decay_from", "0", "--cpu.final_lr", "1", "--eval-every", "1000")
     out = tmp_path / "run"
-    assert main(start(corpus, out, "--steps", "9", *constant)) == 0
-    assert main(resume(out, "--steps", "21")) == 0
-    assert json.loads((out / "run.json").read_text())["budget"]["steps"] == 21
-    assert json.loads((out / "summary.json").read_text())["steps"] == 21
-    assert main(start(corpus, tmp_path / "long", "--steps", "21", *constant)) == 0
+    assert main(start(corpus, out, "--steps", "5", *constant)) == 0
+    assert main(resume(out, "--steps", "13")) == 0
+    assert json.loads((out / "run.json").read_text())["budget"]["steps"] == 13
+    assert json.loads((out / "summary.json").read_text())["steps"] == 13
+    assert main(start(corpus, tmp_path / "long", "--steps", "13", *constant)) == 0
     assert_same(left(out), left(tmp_path / "long"))
 
 
 def test_a_run_is_extended_before_it_has_finished(tmp_path: Path, corpus: Path) -> None:
     out = tmp_path / "run"
-    command = Command(
-        start(corpus, out, "--steps", "9", "--checkpoint-every", "3"),
-        tmp_path / "log",
-        before=partial(kill_at_step, 7),
-    )
-    assert command.wait()[0] == -signal.SIGKILL
+    kill_after_step(7, start(corpus, out, "--steps", "9", "--checkpoint-every", "3"))
     assert main(resume(out, "--tokens", str(11 * TOKENS))) == 0
     config = json.loads((out / "run.json").read_text())
     assert config["budget"] == {"tokens": 11 * TOKENS, "steps": None, "seconds": None}
@@ -294,12 +302,7 @@ def test_a_run_is_extended_before_it_has_finished(tmp_path: Path, corpus: Path) 
 def test_the_budget_may_be_spent_already(tmp_path: Path, corpus: Path) -> None:
     """A run cut short by a smaller budget ends with its evaluation."""
     out = tmp_path / "run"
-    command = Command(
-        start(corpus, out, "--steps", "50", "--checkpoint-every", "3"),
-        tmp_path / "log",
-        before=partial(kill_at_step, 7),
-    )
-    assert command.wait()[0] == -signal.SIGKILL
+    kill_after_step(7, start(corpus, out, "--steps", "50", "--checkpoint-every", "3"))
     assert main(resume(out, "--steps", "5")) == 0
     summary = json.loads((out / "summary.json").read_text())
     assert (summary["steps"], summary["tokens"]) == (6, 6 * TOKENS)

@@ -12,7 +12,7 @@ from torch import Tensor
 from fractus_core.api import Json, Score, Source, Split, Stream, progress_bar
 from fractus_text.corpus import Corpus, documents
 from fractus_text.embedding import TiedEmbedding
-from fractus_text.encoding import encode_text, token_bytes
+from fractus_text.encoding import token_bytes
 from fractus_text.sampling import Sampler, write
 from fractus_text.shards import encode
 from fractus_text.source import TokenSource
@@ -59,7 +59,8 @@ class TextFrontend(TiedEmbedding):
 
     def illustrate(self, stream: Stream, source: Source, directory: Path, seed: int) -> str:
         sampler = Sampler(temperature=0.8, seed=seed)
-        prompt = torch.from_numpy(encode_text(self.encoding, "\n").astype("int64"))
+        # As after the end of another text.
+        prompt = torch.tensor([self.encoding.eot_token])
         tokens = write(stream, prompt, sampler, stop=self.encoding.eot_token)
         pieces = [token for token, _ in zip(tokens, range(SAMPLE_TOKENS), strict=False)]
         return self.encoding.decode(pieces)

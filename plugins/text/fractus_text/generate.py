@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import json
+import math
 import sys
 import time
 from itertools import islice
@@ -12,6 +13,12 @@ from pathlib import Path
 import click
 
 from fractus_core.api import FractusError
+
+
+def _finite(ctx: click.Context, parameter: click.Parameter, value: float) -> float:
+    if not math.isfinite(value):  # nan is in every range
+        raise click.BadParameter(f"{value} is not a finite number", ctx, parameter)
+    return value
 
 
 @click.command()
@@ -25,6 +32,7 @@ from fractus_core.api import FractusError
     default=0.8,
     show_default=True,
     type=click.FloatRange(0, 100),
+    callback=_finite,
     help="0 takes the likeliest token.",
 )
 @click.option(
@@ -39,6 +47,7 @@ from fractus_core.api import FractusError
     default=1.0,
     show_default=True,
     type=click.FloatRange(0, 1, min_open=True),
+    callback=_finite,
     help="Choose among the likeliest with this probability together.",
 )
 @click.option(
@@ -46,9 +55,10 @@ from fractus_core.api import FractusError
     default=1.0,
     show_default=True,
     type=click.FloatRange(1, 100),
+    callback=_finite,
     help="Above 1 makes what was there already less likely.",
 )
-@click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0))
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(0, 2**63 - 1))
 @click.option("--allow-previous", is_flag=True, help="Use an older checkpoint if need be.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of streaming.")
 def generate(

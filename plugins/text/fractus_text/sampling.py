@@ -37,7 +37,7 @@ class Sampler:
 
     def choose(self, logits: Tensor) -> int:
         """A token, from logits (V,)."""
-        logits = logits.float()
+        logits = logits.double()
         if self._seen is not None and self.repetition_penalty != 1:
             punished = torch.where(
                 logits > 0, logits / self.repetition_penalty, logits * self.repetition_penalty
@@ -45,7 +45,7 @@ class Sampler:
             logits = torch.where(self._seen, punished, logits)
         if self.temperature == 0:
             return int(logits.argmax())
-        logits = logits / self.temperature
+        logits = (logits - logits.max()) / self.temperature
         if self.top_k:
             least = logits.topk(min(self.top_k, len(logits))).values[-1]
             logits = logits.masked_fill(logits < least, -torch.inf)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 from torch.optim import SGD, AdamW, Muon, Optimizer, RMSprop
 
-DEFAULT_LR = {"adamw": 4e-3, "muon": 8e-3, "rmsprop": 1e-3, "sgd": 0.3}
+DEFAULT_LR = {"adamw": 4e-3, "muon": 8e-3, "rmsprop": 1e-3, "sgd": 0.1}
 """The highest learning rate where the user names none. Measured at the size of stage0."""
 BETAS = (0.9, 0.99)
 
@@ -17,9 +17,19 @@ BETAS = (0.9, 0.99)
 class Optimizers:
     """One or several optimizers that step together, at `base_lr` times a factor."""
 
-    def __init__(self, optimizers: list[Optimizer], base_lr: float) -> None:
+    def __init__(
+        self,
+        optimizers: list[Optimizer],
+        base_lr: float,
+        *,
+        shrinking: Sequence[nn.Parameter] = (),
+        weight_decay: float = 0.0,
+    ) -> None:
+        """`shrinking` are parameters whose decoupled weight decay torch's optimizer does not do."""
         self.optimizers = optimizers
         self.base_lr = base_lr
+        self.shrinking: list[torch.Tensor] = list(shrinking)
+        self.weight_decay = weight_decay
         self.parameters: list[nn.Parameter] = [
             p
             for optimizer in optimizers
@@ -30,6 +40,9 @@ class Optimizers:
     def step(self, factor: float) -> float:
         """Step with `factor` of the base learning rate, clear the gradients, return the rate."""
         lr = self.base_lr * factor
+        if self.shrinking:
+            with torch.no_grad():
+                torch._foreach_mul_(self.shrinking, 1 - lr * self.weight_decay)
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = lr
@@ -59,12 +72,15 @@ def make_optimizers(
     ]
     if name == "adamw":
         return Optimizers([AdamW(groups, lr=lr, betas=BETAS, fused=True)], lr)
+    if name == "muon":
+        return Optimizers(_muon(list(modules), parameters, lr, weight_decay), lr)
+    plain: Optimizer
     if name == "sgd":
-        return Optimizers([SGD(groups, lr=lr, momentum=0.9, fused=True)], lr)
-    if name == "rmsprop":
-        return Optimizers([RMSprop(groups, lr=lr, foreach=True)], lr)
-    assert name == "muon", name
-    return Optimizers(_muon(list(modules), parameters, lr, weight_decay), lr)
+        plain = SGD(parameters, lr=lr, momentum=0.9, fused=True)
+    else:
+        assert name == "rmsprop", name
+        plain = RMSprop(parameters, lr=lr, foreach=True)
+    return Optimizers([plain], lr, shrinking=matrices, weight_decay=weight_decay)
 
 
 def _muon(
