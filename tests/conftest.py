@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Iterator, Mapping
 from importlib import metadata
@@ -12,6 +13,10 @@ import pytest
 
 from fractus_core.plugins.discovery import discover
 from fractus_core.plugins.registry import Registry
+
+# Whatever runs the tests may ignore Ctrl-C, as a shell does for what runs in the background.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 
 API = "CommandSpec, FrontendSpec, Option, TrainerSpec, hookimpl"
 """What plugin modules import; not `*`, which includes names that need torch."""
