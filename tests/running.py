@@ -240,7 +240,7 @@ class Command:
         assert self._process.pid is not None
         os.kill(self._process.pid, number)
 
-    def wait(self, seconds: float = 60) -> tuple[int, str, str]:
+    def wait(self, seconds: float = 300) -> tuple[int, str, str]:
         """Exit code (minus the signal that killed it), stdout and stderr."""
         self._process.join(seconds)
         code = self._process.exitcode
@@ -268,7 +268,7 @@ def _main(
     raise SystemExit(main(args))
 
 
-def wait_until(true: Callable[[], object], seconds: float = 60) -> None:
+def wait_until(true: Callable[[], object], seconds: float = 300) -> None:
     end = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < end, f"waited {seconds} s in vain"
