@@ -117,9 +117,7 @@ def by_hand(
     [
         {},
         {"accumulation_steps": 4},
-        {"head": "last"},
         {"head": "last", "accumulation_steps": 2},
-        SGD,
         SGD | {"clip": 0.05},
         SGD | {"clip": 0.0},
         {"lr": 0.02, "warmup_steps": 0, "weight_decay": 0.5},
