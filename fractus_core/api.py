@@ -12,15 +12,18 @@ from typing import TYPE_CHECKING, Any
 
 from fractus_core import engine
 from fractus_core.contract import (
+    WHOLE,
     Batch,
     Frontend,
     Json,
     Lane,
     Score,
+    Shard,
     Source,
     Split,
     Step,
     Trainer,
+    take_turns,
 )
 from fractus_core.data.cache import (
     Cached,
@@ -48,6 +51,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "API_VERSION",
+    "WHOLE",
     "Batch",
     "Cached",
     "CommandSpec",
@@ -62,6 +66,7 @@ __all__ = [
     "Option",
     "Progress",
     "Score",
+    "Shard",
     "Source",
     "Split",
     "Step",
@@ -76,6 +81,7 @@ __all__ = [
     "load_hub_dataset",
     "open_run",
     "progress_bar",
+    "take_turns",
     "write_atomically",
 ]
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
 if TYPE_CHECKING:
     import torch
@@ -17,6 +18,36 @@ Json = Mapping[str, Any]
 """A JSON object."""
 Split = Literal["train", "validation", "all"]
 """`all` is one pass over everything, for evaluating on data that was never trained on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """One of `count` parts of the training data that have nothing in common and are all of it."""
+
+    index: int = 0
+    count: int = 1
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.index < self.count:
+            raise ValueError(f"shard {self}: the first number must be from 0 to {self.count - 1}")
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """`0/4` is the first of four."""
+        match = re.fullmatch(r"(\d+)/([1-9]\d*)", text)
+        if match is None:
+            raise ValueError(f"{text!r} is no shard: must be like 0/4, the first of four")
+        return cls(int(match[1]), int(match[2]))
+
+    def __str__(self) -> str:
+        return f"{self.index}/{self.count}"
+
+    def bounds(self, length: int) -> tuple[int, int]:
+        """Begin and end of this part of `length` items in a row; parts differ by 1 at most."""
+        return length * self.index // self.count, length * (self.index + 1) // self.count
+
+
+WHOLE = Shard()
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +126,20 @@ class Frontend(Codec, Protocol):
     def __init__(self, d_model: int, options: Json, schema: Json) -> None: ...
 
     def open(
-        self, data: str, split: Split, *, batch_size: int, chunk_len: int, seed: int
+        self,
+        data: str,
+        split: Split,
+        *,
+        batch_size: int,
+        chunk_len: int,
+        seed: int,
+        shard: Shard = WHOLE,
     ) -> Source:
-        """Raises `FractusError` when the data is missing, empty, too short or unreadable."""
+        """`shard` is the part of the training data to read; other splits are read whole.
+
+        Raises:
+            FractusError: the data is missing, empty, too short or unreadable.
+        """
 
     def score(self, hidden: Tensor, targets: Tensor, *, last: bool = False) -> Score:
         """Hidden (B, C, d_model) against targets; `last` scores only each row's last position."""
@@ -117,6 +159,14 @@ class Lane:
     frontend: Frontend
     source: Source
     state: EngineState
+    share: int = 1
+    """Optimizer steps in each round; see `take_turns`."""
+
+
+def take_turns(lanes: Sequence[Lane]) -> list[Lane]:
+    """The order of a round's steps: each lane `share` times, as evenly as can be."""
+    turns = [((turn + 0.5) / lane.share, lane) for lane in lanes for turn in range(lane.share)]
+    return [lane for _, lane in sorted(turns, key=lambda turn: turn[0])]
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,46 +28,50 @@ def evaluate(
     allow_previous: bool,
     as_json: bool,
 ) -> None:
-    """Evaluate the newest weights of RUN, with the state carried (warm) and from a reset (cold).
+    """Evaluate the newest weights of RUN, or of a brain.
+
+    The state is carried through the data (warm), and started anew now and then (cold).
 
     --json prints {FRONTEND: {"loss_warm", "loss_cold", "loss_uniform", metrics..., "tokens",
     "routing"}}.
     """
     # Torch is slow to import, so only now.
-    from fractus_core.contract import Source, Split
+    from fractus_core.contract import Frontend, Source, Split
     from fractus_core.runs import evaluation
-    from fractus_core.runs.assembly import load_run, open_source
+    from fractus_core.runs.assembly import open_source
     from fractus_core.runs.config import PluggedFrontend
-    from fractus_core.runs.directory import RunDirectory
+    from fractus_core.runs.opening import open_with
 
-    config, model = load_run(registry(), RunDirectory(run), allow_previous=allow_previous)
-    names = [plugged.name for plugged in config.frontends]
+    opened = open_with(registry(), run, allow_previous=allow_previous)
+    names = list(opened.frontends)
     if frontend is not None and frontend not in names:
         raise FractusError(f"{run} has no front-end {frontend!r}; it has {', '.join(names)}")
-    chosen = [p for p in config.frontends if frontend in (None, p.name)]
+    chosen = {n: p for n, p in opened.frontends.items() if frontend in (None, n)}
     if data is not None and len(chosen) > 1:
         raise click.UsageError(
             f"--data for which front-end? give --frontend, of {', '.join(names)}"
         )
     report: dict[str, Any] = {}
-    for plugged in chosen:
+    for name, plugged in chosen.items():
         split: Split = "validation"
         if data is not None:
             plugged, split = replace(plugged, data=data, fingerprints={}), "all"
 
-        def source(plugged: PluggedFrontend = plugged, split: Split = split) -> Source:
+        module = opened.model.frontends[name]
+
+        def source(
+            module: Frontend = module, plugged: PluggedFrontend = plugged, split: Split = split
+        ) -> Source:
             return open_source(
-                model.frontends[plugged.name],
+                module,
                 plugged,
                 split,
                 batch_size=evaluation.ROWS,
                 chunk_len=evaluation.CHUNK,
-                seed=config.seed,
+                seed=opened.seed,
             )
 
-        report[plugged.name] = evaluation.evaluate(
-            model.engine, model.frontends[plugged.name], source, limit=tokens
-        )
+        report[name] = evaluation.evaluate(opened.model.engine, module, source, limit=tokens)
     if as_json:
         click.echo(json.dumps(report))
         return

@@ -22,6 +22,11 @@ BUILTINS = (
         target="fractus_core.cli.evaluate:evaluate",
     ),
     CommandSpec(
+        name="brain",
+        summary="Show what several runs have grown together.",
+        target="fractus_core.cli.brain:brain",
+    ),
+    CommandSpec(
         name="plugins",
         summary="Show the installed plugins and what each adds.",
         target="fractus_core.cli.plugins:plugins",

@@ -11,8 +11,10 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
+from fractus_core.brain.config import RULES, SYNC_EVERY, BrainLink
 from fractus_core.cli.installed import registry
 from fractus_core.cli.options import PluginOptionsCommand
+from fractus_core.contract import WHOLE, Shard
 from fractus_core.engine import PRESETS, EngineConfig
 from fractus_core.runs.budget import Budget
 from fractus_core.runs.cadence import Cadence
@@ -21,6 +23,8 @@ DEFAULT_MINUTES = 3.0
 BESIDE_RESUME = {
     "resume",
     "allow_previous",
+    "data",
+    "brain",
     "tokens",
     "steps",
     "minutes",
@@ -28,6 +32,8 @@ BESIDE_RESUME = {
     "as_json",
 }
 """What may be given with --resume; all else is the run's own, and stands in its run.json."""
+AS_GIVEN = ("seed", "shard", "log_every", "eval_every", "eval_tokens", "checkpoint_every")
+"""Options that stand in run.json as they are."""
 
 T = TypeVar("T")
 
@@ -35,6 +41,13 @@ T = TypeVar("T")
 def _cadence(ctx: click.Context, parameter: click.Parameter, value: str) -> Cadence:
     try:
         return Cadence.parse(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error), ctx, parameter) from error
+
+
+def _shard(ctx: click.Context, parameter: click.Parameter, value: str) -> Shard:
+    try:
+        return Shard.parse(value)
     except ValueError as error:
         raise click.BadParameter(str(error), ctx, parameter) from error
 
@@ -69,6 +82,40 @@ def _look_up(ctx: click.Context, parameter: click.Parameter, name: str, known: d
 @click.command(cls=PluginOptionsCommand, frontends=["text"], trainer="cpu")
 @click.option(
     "--data", multiple=True, metavar="[NAME=]DATA", help="What to learn from, per front-end."
+)
+@click.option(
+    "--mix",
+    metavar="NAME=N,...",
+    help="Optimizer steps of each front-end in a round, as text=3,vision=1.  [default: 1 each]",
+)
+@click.option(
+    "--shard",
+    default=str(WHOLE),
+    show_default=True,
+    callback=_shard,
+    metavar="I/N",
+    help="Learn from the I-th of N parts of the data, counted from 0.",
+)
+@click.option(
+    "--brain",
+    type=click.Path(path_type=Path),
+    metavar="DIRECTORY",
+    help="Grow the core weights here together with other runs; made if it is not there.",
+)
+@click.option(
+    "--lane", default="", help="The run's name in the brain.  [default: that of its front-end]"
+)
+@click.option(
+    "--sync-every",
+    default=SYNC_EVERY,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="Steps between exchanges with the brain.",
+)
+@click.option(
+    "--merge",
+    type=click.Choice(RULES),
+    help="How a new brain puts together what its lanes learnt.  [default: auto]",
 )
 @click.option(
     "--preset",
@@ -175,6 +222,7 @@ def run(
         _refuse_beside_resume(ctx)
     elif options["allow_previous"]:
         raise click.UsageError("--allow-previous goes with --resume", ctx)
+    link = _link(ctx, options)
 
     # Torch is slow to import, so only now.
     from fractus_core.cli.training import dry_run, make_config, train
@@ -188,10 +236,13 @@ def run(
     if options["resume"] is not None:
         directory = RunDirectory(options["resume"])
         with directory.locked():
+            names = [plugged.name for plugged in directory.read_config().frontends]
             resumed = Run.resume(
                 registry(),
                 directory,
                 budget=None if budget.unlimited else budget,
+                data=_data(ctx, options["data"], names),
+                brain=Path(link.directory) if link else None,
                 allow_previous=options["allow_previous"],
             )
             train(
@@ -203,6 +254,7 @@ def run(
             )
         return
 
+    names = list(frontends)
     directory = RunDirectory(options["out"] or _new_directory([*frontends, *trainer]))
     if not options["dry_run"]:
         directory.require_absent()
@@ -211,12 +263,11 @@ def run(
         engine,
         frontends,
         trainer,
-        data=_data(ctx, options["data"], list(frontends)),
+        data=_with_defaults(ctx, _data(ctx, options["data"], names), names),
+        brain=link,
+        mix=_shares(ctx, options["mix"], names),
         budget=Budget(seconds=DEFAULT_MINUTES * 60) if budget.unlimited else budget,
-        **{
-            name: options[name]
-            for name in ("seed", "log_every", "eval_every", "eval_tokens", "checkpoint_every")
-        },
+        **{name: options[name] for name in AS_GIVEN},
     )
     if options["dry_run"]:
         dry_run(registry(), directory, config, as_json=options["as_json"])
@@ -238,8 +289,25 @@ def _refuse_beside_resume(ctx: click.Context) -> None:
             )
 
 
+def _link(ctx: click.Context, options: dict[str, Any]) -> BrainLink | None:
+    if options["brain"] is None:
+        for name in ("lane", "sync_every", "merge"):
+            if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+                raise click.UsageError(f"--{name.replace('_', '-')} goes with --brain", ctx)
+        return None
+    try:
+        return BrainLink(
+            directory=str(options["brain"].resolve()),
+            lane=options["lane"],
+            sync_every=options["sync_every"],
+            rule=options["merge"],
+        )
+    except ValueError as error:
+        raise click.BadParameter(str(error), ctx, param_hint="--lane") from error
+
+
 def _data(ctx: click.Context, given: tuple[str, ...], names: list[str]) -> dict[str, str]:
-    """Each front-end's data: `NAME=DATA`, or `DATA` where there is but one, or its default."""
+    """Each front-end's data, where it is given: `NAME=DATA`, or `DATA` where there is but one."""
     data: dict[str, str] = {}
     for value in given:
         name, equals, rest = value.partition("=")
@@ -253,12 +321,33 @@ def _data(ctx: click.Context, given: tuple[str, ...], names: list[str]) -> dict[
             raise click.UsageError(f"--data for {name} is given twice: {data[name]}, {rest}", ctx)
         # A run is resumed from anywhere.
         data[name] = str(Path(rest).resolve()) if rest and Path(rest).exists() else rest
+    return data
+
+
+def _with_defaults(ctx: click.Context, data: dict[str, str], names: list[str]) -> dict[str, str]:
     for name in names:
         default = registry().frontend(name).spec.default_data
         if name not in data and not default:
             raise click.UsageError(f"front-end {name!r} has no data of its own: give --data", ctx)
         data.setdefault(name, default)
     return data
+
+
+def _shares(ctx: click.Context, mix: str | None, names: list[str]) -> dict[str, int]:
+    """`text=3,vision=1` by front-end."""
+    shares: dict[str, int] = {}
+    for part in mix.split(",") if mix else ():
+        name, _, share = part.strip().rpartition("=")
+        if name not in names or name in shares or not share.isdecimal() or int(share) < 1:
+            example = ",".join(f"{name}={number}" for number, name in enumerate(names, 1))
+            raise click.BadParameter(
+                f"{part!r}: each of {', '.join(names)} once at most, with a whole number from 1 "
+                f"on, as in {example}",
+                ctx,
+                param_hint="--mix",
+            )
+        shares[name] = int(share)
+    return shares
 
 
 def _new_directory(names: list[str]) -> Path:

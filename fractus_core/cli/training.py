@@ -35,13 +35,14 @@ def make_config(
     trainer: dict[str, dict[str, Any]],
     *,
     data: dict[str, str],
+    mix: dict[str, int],
     **rest: Any,
 ) -> RunConfig:
     [(trainer_name, trainer_options)] = trainer.items()
     return RunConfig(
         engine=engine,
         frontends=tuple(
-            infer_frontend(registry, name, options, data[name])
+            infer_frontend(registry, name, options, data[name], share=mix.get(name, 1))
             for name, options in frontends.items()
         ),
         trainer=plug_trainer(registry, trainer_name, trainer_options),
@@ -75,6 +76,11 @@ def introduction(run: Run) -> list[str]:
     parameters = run.model.parameter_count()
     lines = [f"run {run.directory.path}: {parameters:,} parameters, {run.config.budget.describe()}"]
     lines += [f"{plugged.name}: {plugged.data}" for plugged in run.config.frontends]
+    if run.brain is not None:
+        link = run.brain.link
+        lines.append(
+            f"brain {link.directory}: lane {link.lane}, exchanges every {link.sync_every:,} steps"
+        )
     options = run.trainer.options
     shown = ("optimizer", "lr", "batch_size", "chunk_len", "precision", "threads")
     facts = [f"{name} {options[name]}" for name in shown if name in options]
@@ -98,11 +104,15 @@ def conclusion(run: Run, summary: dict[str, Any], uses: list[str]) -> list[str]:
             if isinstance(value, float)
         ]
         lines.append(f"{name} on held-out data: " + ", ".join(values))
+    brain = []
+    if run.brain is not None:
+        brain = [f"  fractus brain status {shlex.quote(run.brain.link.directory)}"]
     return [
         *lines,
         "go on with",
         *("  " + use.replace("{run}", path) for use in uses),
         f"  fractus eval {path}",
+        *brain,
         f"  fractus run --resume {path} --steps {2 * run.spent.steps}",
     ]
 

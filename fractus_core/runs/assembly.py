@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 import platform
-import shlex
-import sys
+from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Any
 
 import torch
 
-from fractus_core.contract import Frontend, Source, Split, Trainer
+from fractus_core.contract import WHOLE, Frontend, Shard, Source, Split, Trainer
 from fractus_core.engine import ContinuousThoughtEngine, EngineConfig
 from fractus_core.errors import FractusError
 from fractus_core.plugins.registry import Registry, load_target
-from fractus_core.runs.checkpoint import Checkpoint, CheckpointStore
+from fractus_core.runs.checkpoint import Checkpoint
 from fractus_core.runs.config import Plugged, PluggedFrontend, RunConfig
 from fractus_core.runs.directory import RunDirectory
-from fractus_core.runs.model import Model, as_module
+from fractus_core.runs.model import Model
 
 
 def infer_frontend(
-    registry: Registry, name: str, options: dict[str, Any], data: str
+    registry: Registry, name: str, options: dict[str, Any], data: str, *, share: int = 1
 ) -> PluggedFrontend:
     """Look at the data once: the front-end's part of a new `run.json`, but for fingerprints."""
     entry = registry.frontend(name)
@@ -34,6 +33,7 @@ def infer_frontend(
         options=options,
         data=data,
         schema=dict(cls.infer_schema(data, options)),
+        share=share,
     )
 
 
@@ -45,15 +45,15 @@ def plug_trainer(registry: Registry, name: str, options: dict[str, Any]) -> Plug
 
 
 def make_model(
-    registry: Registry, engine: EngineConfig, frontends: tuple[PluggedFrontend, ...], seed: int
+    registry: Registry, engine: EngineConfig, frontends: Mapping[str, PluggedFrontend], seed: int
 ) -> Model:
     """Fresh modules, the same for the same seed."""
     torch.manual_seed(seed)
     made = ContinuousThoughtEngine(engine)
     modules: dict[str, Frontend] = {}
-    for plugged in frontends:
+    for name, plugged in frontends.items():
         cls = load_target(registry.frontend(plugged.name))
-        modules[plugged.name] = cls(engine.d_model, plugged.options, plugged.schema)
+        modules[name] = cls(engine.d_model, plugged.options, plugged.schema)
     return Model(made, modules)
 
 
@@ -79,10 +79,11 @@ def open_source(
     batch_size: int,
     chunk_len: int,
     seed: int,
+    shard: Shard = WHOLE,
 ) -> Source:
     """Raises `FractusError` if the data is not what the run was started with."""
     source = frontend.open(
-        plugged.data, split, batch_size=batch_size, chunk_len=chunk_len, seed=seed
+        plugged.data, split, batch_size=batch_size, chunk_len=chunk_len, seed=seed, shard=shard
     )
     expected = plugged.fingerprints.get(split, source.fingerprint)
     if source.fingerprint != expected:
@@ -91,28 +92,6 @@ def open_source(
             f"fingerprint is {source.fingerprint}, the run was started with {expected}"
         )
     return source
-
-
-def load_run(
-    registry: Registry, directory: RunDirectory, *, allow_previous: bool = False
-) -> tuple[RunConfig, Model]:
-    """A run's model with the weights of its newest checkpoint, for reading.
-
-    Raises:
-        FractusError: if it is no run, has no checkpoint, or the newest is damaged.
-    """
-    config = directory.read_config()
-    checkpoint = newest_checkpoint(directory, allow_previous=allow_previous)
-    if checkpoint is None:
-        raise FractusError(
-            f"{directory.path} has no checkpoint yet: fractus run --resume "
-            f"{shlex.quote(str(directory.path))}"
-        )
-    model = make_model(registry, config.engine, config.frontends, config.seed)
-    model.load(checkpoint[1])
-    for module in (model.engine, *map(as_module, model.frontends.values())):
-        module.eval()
-    return config, model
 
 
 def newest_checkpoint(
@@ -134,7 +113,7 @@ def newest_checkpoint(
             hint = "--allow-previous passes over what is damaged"
             raise FractusError(f"{error}; {hint}" if store.names() else str(error)) from error
     elif store.names():
-        found = _newest_good(store)
+        found = store.newest_good()
     else:
         found = None
     if found is not None and found[1].info["config"] != directory.read_config().identity():
@@ -143,15 +122,6 @@ def newest_checkpoint(
             f"{found[0]} was made with"
         )
     return found
-
-
-def _newest_good(store: CheckpointStore) -> tuple[str, Checkpoint]:
-    for name in reversed(store.names()):
-        try:
-            return name, store.load(name)
-        except FractusError as error:
-            print(f"fractus: {error}: passed over", file=sys.stderr)
-    raise FractusError(f"{store.directory}: no checkpoint can be read")
 
 
 def environment() -> dict[str, str]:

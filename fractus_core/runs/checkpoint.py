@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -126,6 +127,19 @@ class CheckpointStore:
                 raise FractusError(f"{path} is damaged: its checksum is not the manifest's")
             trees[path.stem] = load_tree(path)
         return Checkpoint(info=manifest["info"], trees=trees)
+
+    def newest_good(self) -> tuple[str, Checkpoint]:
+        """The newest that is not damaged, with its name; those passed over are told on stderr.
+
+        Raises:
+            FractusError: if there is none.
+        """
+        for name in reversed(self.names()):
+            try:
+                return name, self.load(name)
+            except FractusError as error:
+                print(f"fractus: {error}: passed over", file=sys.stderr)
+        raise FractusError(f"{self.directory}: no checkpoint can be read")
 
     def rewind(self, name: str | None) -> None:
         """Make `name` the newest: remove what is later, and what a killed save left.

@@ -11,7 +11,6 @@ from torch import nn
 
 from fractus_core.contract import Frontend
 from fractus_core.engine import ContinuousThoughtEngine
-from fractus_core.runs.checkpoint import Checkpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,13 +21,13 @@ class Model:
     frontends: Mapping[str, Frontend]
     """By name."""
 
-    def load(self, checkpoint: Checkpoint) -> None:
-        self.engine.load_state_dict(checkpoint.trees["engine"])
+    def load(self, trees: Mapping[str, Any]) -> None:
+        self.engine.load_state_dict(trees["engine"])
         for name, frontend in self.frontends.items():
-            as_module(frontend).load_state_dict(checkpoint.trees[f"frontend-{name}"])
+            as_module(frontend).load_state_dict(trees[f"frontend-{name}"])
 
     def trees(self) -> dict[str, Any]:
-        """What `load` reads."""
+        """What `load` reads: `engine`, and `frontend-NAME` for each."""
         return {"engine": self.engine.state_dict()} | {
             f"frontend-{name}": as_module(frontend).state_dict()
             for name, frontend in self.frontends.items()

@@ -1,23 +1,80 @@
-"""Opening a run to use what it has learnt."""
+"""Opening a run, or a brain, to use what it has learnt."""
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
+from fractus_core.brain.directory import BrainDirectory, Content
+from fractus_core.errors import FractusError
 from fractus_core.plugins.discovery import discover
-from fractus_core.runs.assembly import load_run
-from fractus_core.runs.config import RunConfig
+from fractus_core.plugins.registry import Registry
+from fractus_core.runs.assembly import make_model, newest_checkpoint
+from fractus_core.runs.config import PluggedFrontend
 from fractus_core.runs.directory import RunDirectory
-from fractus_core.runs.model import Model
+from fractus_core.runs.model import Model, as_module
 
 
-def open_run(path: Path, *, allow_previous: bool = False) -> tuple[RunConfig, Model]:
-    """The configuration of the run in `path`, and its model with the newest weights.
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A model with its newest weights, in eval mode, and where it comes from."""
+
+    model: Model
+    frontends: Mapping[str, PluggedFrontend]
+    """As in `model.frontends`, by the same names."""
+    seed: int
+
+
+def open_run(path: Path, *, allow_previous: bool = False) -> Opened:
+    """What was learnt in `path`, a run's directory or a brain's.
 
     Args:
         allow_previous: pass over checkpoints that are damaged.
 
     Raises:
-        FractusError: if `path` is no run, or its newest checkpoint is missing or damaged.
+        FractusError: if `path` is neither, or its newest weights are missing or damaged.
     """
-    return load_run(discover(), RunDirectory(path), allow_previous=allow_previous)
+    return open_with(discover(), path, allow_previous=allow_previous)
+
+
+def open_with(registry: Registry, path: Path, *, allow_previous: bool = False) -> Opened:
+    brain = BrainDirectory(path)
+    opened = (
+        _open_brain(registry, brain, allow_previous=allow_previous)
+        if brain.exists
+        else _open_run(registry, RunDirectory(path), allow_previous=allow_previous)
+    )
+    for module in (opened.model.engine, *map(as_module, opened.model.frontends.values())):
+        module.eval()
+    return opened
+
+
+def _open_run(registry: Registry, directory: RunDirectory, *, allow_previous: bool) -> Opened:
+    config = directory.read_config()
+    found = newest_checkpoint(directory, allow_previous=allow_previous)
+    if found is None:
+        raise FractusError(
+            f"{directory.path} has no checkpoint yet: fractus run --resume "
+            f"{shlex.quote(str(directory.path))}"
+        )
+    frontends = {plugged.name: plugged for plugged in config.frontends}
+    model = make_model(registry, config.engine, frontends, config.seed)
+    model.load(found[1].trees)
+    return Opened(model, frontends, config.seed)
+
+
+def _open_brain(registry: Registry, directory: BrainDirectory, *, allow_previous: bool) -> Opened:
+    config = directory.config()
+    with directory.locked():
+        content = (
+            Content.from_checkpoint(directory.store.newest_good()[1])
+            if allow_previous
+            else directory.read()
+        )
+    if not content.frontends:
+        raise FractusError(f"the brain {directory.path} is empty: no run has joined it yet")
+    model = make_model(registry, config.engine, content.frontends, 0)
+    model.load(content.weights)
+    return Opened(model, content.frontends, 0)

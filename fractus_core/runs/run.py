@@ -5,13 +5,16 @@ from __future__ import annotations
 import dataclasses
 import shlex
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Self
 
 import psutil
 import torch
 
+from fractus_core.brain.directory import BrainDirectory
+from fractus_core.brain.lane import Base, BrainLane
 from fractus_core.contract import Lane, Step, Trainer
 from fractus_core.engine import EngineState, Stream
 from fractus_core.errors import FractusError
@@ -72,6 +75,7 @@ class Run:
     ) -> None:
         self.directory, self.config, self.model = directory, config, model
         self.trainer, self.lanes, self.lifecycle = trainer, lanes, lifecycle
+        self.brain: BrainLane | None = None
         self.spent = Spent()
         self.averages = {lane.name: Averages() for lane in lanes}
         self.metrics_size = 0
@@ -87,12 +91,20 @@ class Run:
         """A new run, whose directory is made here: nothing is written if anything does not fit."""
         directory.require_absent()
         run = cls.rehearse(registry, directory, config)
+        if run.config.brain is not None:
+            path = str(directory.path.resolve())
+            run.brain = BrainLane.join(run.config.brain, run.config, path, run.model)
+            run.config = dataclasses.replace(run.config, brain=run.brain.link)
         directory.create(run.config)
         return run
 
     @classmethod
     def rehearse(cls, registry: Registry, directory: RunDirectory, config: RunConfig) -> Self:
         """A new run in memory alone: its trainer may be tried, nothing is written."""
+        if config.brain is not None:
+            BrainDirectory(Path(config.brain.directory)).require_fit(
+                config.engine, config.brain.rule
+            )
         run = cls._assemble(registry, directory, config)
         frontends = tuple(
             with_fingerprints(
@@ -115,12 +127,16 @@ class Run:
         directory: RunDirectory,
         *,
         budget: Budget | None = None,
+        data: Mapping[str, str] | None = None,
+        brain: Path | None = None,
         allow_previous: bool = False,
     ) -> Self:
         """Go on from the newest checkpoint, or from the start if there is none.
 
         Args:
             budget: replaces the run's, to extend it.
+            data: where front-ends' data lies now.
+            brain: where the brain lies now.
             allow_previous: use the newest checkpoint that is not damaged, and drop later ones.
 
         Raises:
@@ -130,6 +146,7 @@ class Run:
         found = newest_checkpoint(directory, allow_previous=allow_previous)
         if budget is not None:
             config = dataclasses.replace(config, budget=budget)
+        config = config.moved(data or {}, brain)
         if found is not None and directory.summary_file.exists():
             spent = Spent(**found[1].info["spent"])
             if config.budget.progress(spent) >= 1:
@@ -139,9 +156,13 @@ class Run:
                     "--tokens or --minutes"
                 )
         run = cls._assemble(registry, directory, config)
+        if config.brain is not None:
+            run.brain = BrainLane.rejoin(config.brain, config)
         directory.checkpoints.rewind(found[0] if found is not None else None)
         if found is not None:
             run._restore(found[1])
+        if run.brain is not None:
+            run.brain.catch_up(run.model, run.spent.tokens)
         directory.summary_file.unlink(missing_ok=True)
         write_json(directory.config_file, config.to_json())
         return run
@@ -149,19 +170,23 @@ class Run:
     @classmethod
     def _assemble(cls, registry: Registry, directory: RunDirectory, config: RunConfig) -> Self:
         trainer = make_trainer(registry, config)
-        model = make_model(registry, config.engine, config.frontends, config.seed)
+        model = make_model(
+            registry, config.engine, {f.name: f for f in config.frontends}, config.seed
+        )
         lanes = []
         for plugged in config.frontends:
+            frontend = model.frontends[plugged.name]
             source = open_source(
-                model.frontends[plugged.name],
+                frontend,
                 plugged,
                 "train",
                 batch_size=trainer.batch_size,
                 chunk_len=trainer.chunk_len,
                 seed=config.seed,
+                shard=config.shard,
             )
             state = model.engine.initial_state(source.rows)
-            lanes.append(Lane(plugged.name, model.frontends[plugged.name], source, state))
+            lanes.append(Lane(plugged.name, frontend, source, state, plugged.share))
         trainer.prepare(model.engine, lanes)
         return cls(directory, config, model, trainer, lanes, registry.hook)
 
@@ -189,6 +214,9 @@ class Run:
                     raise
             except FractusError as error:
                 raise FractusError(f"{error}; {self.resume_hint()}") from error
+            finally:
+                if self.brain is not None:
+                    self.brain.leave()
             return None
 
     def _train(self, reporter: Reporter, interruption: Interruption) -> None:
@@ -204,6 +232,9 @@ class Run:
             self._account(step, reporter)
             if self.spent.steps % self.config.eval_every == 0:
                 self._evaluate(reporter, limit=self.config.eval_tokens)
+            if self._exchange_due():
+                self._exchange()
+                last_saved = (self.spent.steps, time.monotonic())
             steps_since, seconds_since = (
                 self.spent.steps - last_saved[0],
                 time.monotonic() - last_saved[1],
@@ -212,6 +243,25 @@ class Run:
                 self.save()
                 last_saved = (self.spent.steps, time.monotonic())
         self.save()
+        if interruption.requested is not None:
+            self._exchange()
+
+    def _exchange_due(self) -> bool:
+        """Not at the end: there the run's own weights are evaluated first."""
+        return (
+            self.brain is not None
+            and self.spent.steps % self.brain.link.sync_every == 0
+            and self.config.budget.progress(self.spent) < 1
+        )
+
+    def _exchange(self) -> None:
+        if self.brain is None or self.brain.base.tokens == self.spent.tokens:
+            return
+        begun = time.perf_counter()
+        self.save()  # first: see `BrainLane`
+        figures = self.brain.exchange(self.model, str(self.directory.path.resolve()), self.spent)
+        wall = self._wall() | {"exchange_seconds": round(time.perf_counter() - begun, 3)}
+        self._log.write("exchange", self.spent.steps, {"tokens": self.spent.tokens} | figures, wall)
 
     def _account(self, step: Step, reporter: Reporter) -> None:
         self.spent.steps += 1
@@ -305,6 +355,7 @@ class Run:
                 raise KeyboardInterrupt
 
         results = self._evaluate(reporter, limit=None, advance=stop_if_asked)
+        self._exchange()  # after its own figures, and before it counts as finished
         summary = {
             "tokens": self.spent.tokens,
             "steps": self.spent.steps,
@@ -332,6 +383,9 @@ class Run:
             "rng": {"torch": torch.get_rng_state()},
             **{f"stream-{lane.name}": lane.state.state_dict() for lane in self.lanes},
         }
+        if self.brain is not None:
+            info["base"] = {"number": self.brain.base.number, "tokens": self.brain.base.tokens}
+            trees["base"] = self.brain.base.weights
         info["metrics_size"] = self._log.size()
         self.directory.checkpoints.save(self.spent.tokens, Checkpoint(info, trees))
         self.saved = self.spent.steps
@@ -341,7 +395,9 @@ class Run:
         self.spent = Spent(**info["spent"])
         self.averages = {name: Averages(**a) for name, a in info["averages"].items()}
         self.metrics_size = info["metrics_size"]
-        self.model.load(checkpoint)
+        self.model.load(trees)
+        if self.brain is not None:
+            self.brain.base = Base(**info["base"], weights=trees["base"])
         self.trainer.load_state_dict(trees["trainer"])
         torch.set_rng_state(trees["rng"]["torch"])
         for lane in self.lanes:

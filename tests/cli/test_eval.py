@@ -94,7 +94,7 @@ def test_all_of_other_data(tmp_path: Path, made: Path, capsys: pytest.CaptureFix
     assert length > COLD_LENGTH
     assert found["tokens"] == ROWS * length
     assert found["tokens"] > len(tokens) - 1 - ROWS * CHUNK
-    _, model = open_run(made)
+    model = open_run(made).model
     frontend = model.frontends["text"]
     assert isinstance(frontend, TextFrontend)
     losses: dict[str, list[float]] = {"loss_warm": [], "loss_cold": []}

@@ -212,7 +212,7 @@ RUN_JSON: dict[str, Callable[[Path], None]] = {
 } | {
     name: damage_run_json(change)
     for name, change in {
-        "other format": lambda value: value.update(format=2),
+        "other format": lambda value: value.update(format=99),
         "key missing": lambda value: value.pop("seed"),
         "key too many": lambda value: value.update(extra=1),
         "front-ends of wrong type": lambda value: value.update(frontends={}),

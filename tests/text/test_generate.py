@@ -53,7 +53,7 @@ def generated(capsys: pytest.CaptureFixture[str], run: Path, *options: str) -> A
 
 
 def opened(run: Path) -> tuple[Stream, TextFrontend]:
-    _, model = open_run(run)
+    model = open_run(run).model
     frontend = model.frontends["text"]
     assert isinstance(frontend, TextFrontend)
     return Stream(model.engine, frontend), frontend

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fractus_core.api import Json, Score, Source, Split, Stream, progress_bar
+from fractus_core.api import WHOLE, Json, Score, Shard, Source, Split, Stream, progress_bar
 from fractus_text.corpus import Corpus, documents
 from fractus_text.embedding import TiedEmbedding
 from fractus_text.encoding import token_bytes
@@ -40,14 +40,23 @@ class TextFrontend(TiedEmbedding):
         self.register_buffer("token_bytes", sizes, persistent=False)
 
     def open(
-        self, data: str, split: Split, *, batch_size: int, chunk_len: int, seed: int
+        self,
+        data: str,
+        split: Split,
+        *,
+        batch_size: int,
+        chunk_len: int,
+        seed: int,
+        shard: Shard = WHOLE,
     ) -> Source:
         corpus = _corpus(data, self.options)
         with progress_bar("Encoding") as progress:
             shards = encode(
                 corpus, self.encoding, validation=self.options["validation"], progress=progress
             )
-        return TokenSource(shards, split, batch_size=batch_size, chunk_len=chunk_len, seed=seed)
+        return TokenSource(
+            shards, split, batch_size=batch_size, chunk_len=chunk_len, seed=seed, shard=shard
+        )
 
     def score(self, hidden: Tensor, targets: Tensor, *, last: bool = False) -> Score:
         score = super().score(hidden, targets, last=last)

@@ -73,7 +73,9 @@ def generate(
     allow_previous: bool,
     as_json: bool,
 ) -> None:
-    """Go on from a prompt with the newest weights of RUN, until the text ends or --max-new.
+    """Go on from a prompt with the newest weights of RUN, or of a brain.
+
+    It ends with the text, or at --max-new.
 
     With --json: {"prompt", "text", "tokens", "stopped": "end" or "max_new", "tokens_per_second"}.
     """
@@ -85,7 +87,7 @@ def generate(
     from fractus_text.frontend import TextFrontend
     from fractus_text.sampling import Sampler, write
 
-    _, model = open_run(run, allow_previous=allow_previous)
+    model = open_run(run, allow_previous=allow_previous).model
     texts = [f for f in model.frontends.values() if isinstance(f, TextFrontend)]
     if not texts:
         names = ", ".join(model.frontends)

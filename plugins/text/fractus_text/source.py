@@ -8,7 +8,7 @@ import json
 import numpy as np
 import torch
 
-from fractus_core.api import Batch, FractusError, Json, Split
+from fractus_core.api import WHOLE, Batch, FractusError, Json, Shard, Split
 from fractus_text.shards import Int64, TokenShards
 
 
@@ -26,12 +26,22 @@ class TokenSource:
     document than the chunk before it began in. States are reset between chunks only: where a
     document begins within a chunk, the rest of the chunk is read on from what came before.
 
+    Training reads one `shard` of its split: an equal part of its tokens, in which the documents at
+    the ends may be cut.
+
     Training has batch_size rows and goes on for ever. Other splits make one pass, with fewer rows
     if they are too short to fill so many.
     """
 
     def __init__(
-        self, shards: TokenShards, split: Split, *, batch_size: int, chunk_len: int, seed: int
+        self,
+        shards: TokenShards,
+        split: Split,
+        *,
+        batch_size: int,
+        chunk_len: int,
+        seed: int,
+        shard: Shard = WHOLE,
     ) -> None:
         """Raises `FractusError` if the split is too short for a batch."""
         self._shards = shards
@@ -39,20 +49,22 @@ class TokenSource:
         self._seed = seed
         self._chunk_len = chunk_len
         self._starts, self._lengths = shards.documents(split)
+        if split == "train":
+            self._starts, self._lengths = part(self._starts, self._lengths, shard)
         self.tokens = int(self._lengths.sum())
         """T, with the end-of-text tokens."""
         least = chunk_len * (batch_size if split == "train" else 1) + 1
         if self.tokens < least:
             raise FractusError(
-                f"the {split} split has {self.tokens} tokens and a batch needs {least}; "
+                f"{_name(split, shard)} has {self.tokens} tokens and a batch needs {least}; "
                 "give more text, or a smaller batch or chunk"
             )
         self.rows = min(batch_size, (self.tokens - 1) // chunk_len)
         """B of the batches."""
         self.chunks = (self.tokens - 1) // (self.rows * chunk_len)
         """Batches in an epoch."""
-        order = seed if split == "train" else None
-        identity = [shards.fingerprint, shards.validation, split, self.rows, chunk_len, order]
+        how = [seed, str(shard)] if split == "train" else []
+        identity = [shards.fingerprint, shards.validation, split, self.rows, chunk_len, how]
         self.fingerprint = hashlib.sha256(json.dumps(identity).encode()).hexdigest()
         self._begin(0)
 
@@ -112,3 +124,17 @@ class TokenSource:
         """The number, in the order of this epoch, of the document at each position."""
         found: Int64 = np.searchsorted(self._offsets, positions, side="right") - 1
         return found
+
+
+def part(starts: Int64, lengths: Int64, shard: Shard) -> tuple[Int64, Int64]:
+    """The documents, whole or cut, that a shard of all their tokens consists of."""
+    ends = np.cumsum(lengths)
+    offsets = ends - lengths
+    begin, end = shard.bounds(int(lengths.sum()))
+    skipped = np.clip(begin - offsets, 0, lengths)
+    kept = np.clip(end - offsets, 0, lengths) - skipped
+    return (starts + skipped)[kept > 0], kept[kept > 0]
+
+
+def _name(split: Split, shard: Shard) -> str:
+    return f"shard {shard} of the train split" if shard.count > 1 else f"the {split} split"

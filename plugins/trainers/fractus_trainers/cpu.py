@@ -22,6 +22,7 @@ from fractus_core.api import (
     Json,
     Lane,
     Step,
+    take_turns,
 )
 from fractus_trainers.optimizers import DEFAULT_LR, Optimizers, gradient_norm, make_optimizers
 from fractus_trainers.schedule import warmup_stable_decay
@@ -33,7 +34,8 @@ PROBE_REPEATS = 4
 class CpuTrainer:
     """Truncated backpropagation through time: gradients stop at the start of each chunk.
 
-    Each optimizer step reads `accumulation_steps` chunks of one lane; lanes take turns.
+    Each optimizer step reads `accumulation_steps` chunks of one lane; lanes take turns, as their
+    shares say.
     """
 
     def __init__(self, options: Json, *, seed: int) -> None:
@@ -47,7 +49,7 @@ class CpuTrainer:
         torch.set_num_threads(self.options["threads"])
 
     def prepare(self, engine: ContinuousThoughtEngine, lanes: list[Lane]) -> None:
-        self.engine, self.lanes = engine, lanes
+        self.engine, self.round = engine, take_turns(lanes)
         modules = [engine, *(cast(nn.Module, lane.frontend) for lane in lanes)]
         for module in modules:
             module.train()
@@ -62,7 +64,7 @@ class CpuTrainer:
 
     def train(self, progress: Callable[[], float]) -> Iterator[Step]:
         while True:
-            yield self._step(self.lanes[self.steps % len(self.lanes)], progress())
+            yield self._step(self.round[self.steps % len(self.round)], progress())
 
     def state_dict(self) -> dict[str, Any]:
         return {

@@ -37,7 +37,7 @@ def classify(
     allow_previous: bool,
     as_json: bool,
 ) -> None:
-    """Name the class of each IMAGE with the newest weights of RUN.
+    """Name the class of each IMAGE with the newest weights of RUN, or of a brain.
 
     --json: [{"image", "class", "confidence", "probabilities": {CLASS: P, ...}}, ...], the likeliest
     first; with --watch each also has "watch": [{"patch", "row", "column", "probabilities"}, ...].
@@ -50,7 +50,7 @@ def classify(
     from fractus_vision.decoding import InvalidItemError, decode, refusing_bombs
     from fractus_vision.frontend import VisionFrontend, look
 
-    _, model = open_run(run, allow_previous=allow_previous)
+    model = open_run(run, allow_previous=allow_previous).model
     eyes = [f for f in model.frontends.values() if isinstance(f, VisionFrontend)]
     if not eyes:
         names = ", ".join(model.frontends)

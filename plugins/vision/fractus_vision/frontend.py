@@ -10,7 +10,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fractus_core.api import FractusError, Json, Score, Source, Split, Stream, progress_bar
+from fractus_core.api import (
+    WHOLE,
+    FractusError,
+    Json,
+    Score,
+    Shard,
+    Source,
+    Split,
+    Stream,
+    progress_bar,
+)
 from fractus_vision import glyphs
 from fractus_vision.augmentation import Augmentation
 from fractus_vision.dataset import Dataset, find
@@ -61,17 +71,26 @@ class VisionFrontend(nn.Module):
     # ---------------------------------------------------------------------------------- the data
 
     def open(
-        self, data: str, split: Split, *, batch_size: int, chunk_len: int, seed: int
+        self,
+        data: str,
+        split: Split,
+        *,
+        batch_size: int,
+        chunk_len: int,
+        seed: int,
+        shard: Shard = WHOLE,
     ) -> Source:
         """An image is a chunk, whatever `chunk_len`; `batch_size` counts if the option is 0."""
-        images = self._images(data, split, seed)
+        images = self._images(data, split, seed, shard)
         augmentation = Augmentation(self.options["mirror"], self.options["shift"])
         rows = self.options["batch_size"] or batch_size
         return ImageSource(images, split, rows=rows, seed=seed, augmentation=augmentation)
 
-    def _images(self, data: str, split: Split, seed: int) -> Images:
+    def _images(self, data: str, split: Split, seed: int, shard: Shard) -> Images:
         if data == GLYPHS:
-            found = glyphs.Glyphs(split, size=self.size, channels=self.channels, seed=seed)
+            found = glyphs.Glyphs(
+                split, size=self.size, channels=self.channels, seed=seed, shard=shard
+            )
             self._class_numbers(data, found.classes)
             return found
         decoded = self._decoded(data)
@@ -79,7 +98,13 @@ class VisionFrontend(nn.Module):
         if split != "validation":  # which is opened again at every evaluation
             faults = [*decoded.faults, *(self._missing(decoded) if split == "train" else ())]
             report(faults, on_invalid=self.options["on_invalid"])
-        return Selected(decoded, self._chosen(decoded, split), numbers)
+        chosen = self._chosen(decoded, split)
+        if split == "train":
+            # Every so many-th: classes may lie one after the other.
+            chosen = chosen[shard.index :: shard.count]
+            if not len(chosen):
+                raise FractusError(f"{data} has no image in shard {shard}: use fewer shards")
+        return Selected(decoded, chosen, numbers)
 
     def _decoded(self, data: str) -> Decoded:
         if data not in self._known:

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
-from fractus_core.api import Split
+from fractus_core.api import WHOLE, Shard, Split
 from fractus_vision.draws import Int64, draw, fractions
 
 CLASSES = tuple(string.digits + string.ascii_uppercase)
@@ -37,23 +37,28 @@ class Glyphs:
     augmented = False
     classes = CLASSES
 
-    def __init__(self, split: Split, *, size: int, channels: int, seed: int) -> None:
+    def __init__(
+        self, split: Split, *, size: int, channels: int, seed: int, shard: Shard = WHOLE
+    ) -> None:
         """What is held out is the same for every seed, and drawn from a sequence of its own."""
         train = split == "train"
         self.count = None if train else HELD_OUT
         self._seed = (_TRAIN, seed) if train else (_HELD_OUT,)
+        self._shard = shard if train else WHOLE
         self._size, self._channels = size, channels
         identity = [
             hashlib.sha256(_masks(size).numpy().tobytes()).hexdigest(),
             channels,
             self._seed,
+            str(self._shard),
         ]
         self.fingerprint = hashlib.sha256(json.dumps(identity).encode()).hexdigest()
 
     def take(self, indices: Int64) -> tuple[npt.NDArray[np.uint8], Int64]:
         """Pictures (n, size, size, channels) and their classes (n,)."""
         noise_draws = -(-self._size * self._size * self._channels // 8)
-        raw = draw(self._seed, indices, _PARAMETERS + noise_draws)
+        numbers = indices * self._shard.count + self._shard.index
+        raw = draw(self._seed, numbers, _PARAMETERS + noise_draws)
         u = torch.from_numpy(fractions(raw[:, :_PARAMETERS].copy()))
         labels = (u[:, 0] * len(CLASSES)).long()
         shape = self._place(_masks(self._size)[labels], u[:, 1:5]).unsqueeze(-1)

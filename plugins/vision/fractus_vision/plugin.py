@@ -68,7 +68,7 @@ def fractus_frontends() -> list[FrontendSpec]:
                 ),
                 Option(
                     name="shift",
-                    default=0,
+                    default=2,
                     minimum=0,
                     help="Move training images by up to so many pixels; never glyphs.",
                 ),

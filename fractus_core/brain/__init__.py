@@ -1,0 +1,1 @@
+"""A brain: one set of core weights that several runs, in processes of their own, grow together."""
