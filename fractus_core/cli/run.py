@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 from datetime import datetime
-from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 from click.core import ParameterSource
 
 from fractus_core.brain.config import RULES, SYNC_EVERY, BrainLink
+from fractus_core.cli import values
 from fractus_core.cli.installed import registry
 from fractus_core.cli.options import PluginOptionsCommand
 from fractus_core.contract import WHOLE, Shard
@@ -35,49 +34,6 @@ BESIDE_RESUME = {
 AS_GIVEN = ("seed", "shard", "log_every", "eval_every", "eval_tokens", "checkpoint_every")
 """Options that stand in run.json as they are."""
 
-T = TypeVar("T")
-
-
-def _cadence(ctx: click.Context, parameter: click.Parameter, value: str) -> Cadence:
-    try:
-        return Cadence.parse(value)
-    except ValueError as error:
-        raise click.BadParameter(str(error), ctx, parameter) from error
-
-
-def _shard(ctx: click.Context, parameter: click.Parameter, value: str) -> Shard:
-    try:
-        return Shard.parse(value)
-    except ValueError as error:
-        raise click.BadParameter(str(error), ctx, parameter) from error
-
-
-def _preset(ctx: click.Context, parameter: click.Parameter, value: str) -> dict[str, Any]:
-    return _look_up(ctx, parameter, value, PRESETS)
-
-
-def _settings(
-    ctx: click.Context, parameter: click.Parameter, values: tuple[str, ...]
-) -> dict[str, Any]:
-    """FIELD=VALUE pairs, each value of its field's type."""
-    types = {field.name: type(field.default) for field in dataclasses.fields(EngineConfig)}
-    settings: dict[str, Any] = {}
-    for value in values:
-        name, equals, text = value.partition("=")
-        if not equals:
-            raise click.BadParameter(f"{value!r} is not FIELD=VALUE", ctx, parameter)
-        kind = _look_up(ctx, parameter, name, types)
-        settings[name] = click.types.convert_type(kind).convert(text, parameter, ctx)
-    return settings
-
-
-def _look_up(ctx: click.Context, parameter: click.Parameter, name: str, known: dict[str, T]) -> T:
-    if name in known:
-        return known[name]
-    close = get_close_matches(name, known, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(known)}"
-    raise click.BadParameter(f"there is no {name!r}; {hint}", ctx, parameter)
-
 
 @click.command(cls=PluginOptionsCommand, frontends=["text"], trainer="cpu")
 @click.option(
@@ -92,7 +48,7 @@ def _look_up(ctx: click.Context, parameter: click.Parameter, name: str, known: d
     "--shard",
     default=str(WHOLE),
     show_default=True,
-    callback=_shard,
+    callback=values.parsed(Shard.parse),
     metavar="I/N",
     help="Learn from the I-th of N parts of the data, counted from 0.",
 )
@@ -122,7 +78,7 @@ def _look_up(ctx: click.Context, parameter: click.Parameter, name: str, known: d
     default="stage0",
     show_default=True,
     metavar="NAME",
-    callback=_preset,
+    callback=values.preset,
     help=f"Size of the engine: {', '.join(PRESETS)}.",
 )
 @click.option(
@@ -130,7 +86,7 @@ def _look_up(ctx: click.Context, parameter: click.Parameter, name: str, known: d
     "settings",
     multiple=True,
     metavar="FIELD=VALUE",
-    callback=_settings,
+    callback=values.settings,
     help="A field of EngineConfig, such as n_layers=4. Repeatable.",
 )
 @click.option("--tokens", type=click.IntRange(min=1), help="Stop after so many tokens.")
@@ -161,7 +117,7 @@ def _look_up(ctx: click.Context, parameter: click.Parameter, name: str, known: d
     "--checkpoint-every",
     default="60s",
     show_default=True,
-    callback=_cadence,
+    callback=values.parsed(Cadence.parse),
     help="So many steps (500), or so long (90s, 10m, 1h).",
 )
 @click.option(
@@ -241,7 +197,7 @@ def run(
                 registry(),
                 directory,
                 budget=None if budget.unlimited else budget,
-                data=_data(ctx, options["data"], names),
+                data=values.data(ctx, options["data"], names),
                 brain=Path(link.directory) if link else None,
                 allow_previous=options["allow_previous"],
             )
@@ -263,9 +219,9 @@ def run(
         engine,
         frontends,
         trainer,
-        data=_with_defaults(ctx, _data(ctx, options["data"], names), names),
+        data=values.with_defaults(ctx, values.data(ctx, options["data"], names), names),
         brain=link,
-        mix=_shares(ctx, options["mix"], names),
+        mix=values.shares(ctx, options["mix"], names),
         budget=Budget(seconds=DEFAULT_MINUTES * 60) if budget.unlimited else budget,
         **{name: options[name] for name in AS_GIVEN},
     )
@@ -304,50 +260,6 @@ def _link(ctx: click.Context, options: dict[str, Any]) -> BrainLink | None:
         )
     except ValueError as error:
         raise click.BadParameter(str(error), ctx, param_hint="--lane") from error
-
-
-def _data(ctx: click.Context, given: tuple[str, ...], names: list[str]) -> dict[str, str]:
-    """Each front-end's data, where it is given: `NAME=DATA`, or `DATA` where there is but one."""
-    data: dict[str, str] = {}
-    for value in given:
-        name, equals, rest = value.partition("=")
-        if not (equals and name in names):
-            name, rest = names[0], value
-            if len(names) > 1:
-                raise click.UsageError(
-                    f"--data {value}: say for which front-end, as in --data {names[0]}={value}", ctx
-                )
-        if name in data:
-            raise click.UsageError(f"--data for {name} is given twice: {data[name]}, {rest}", ctx)
-        # A run is resumed from anywhere.
-        data[name] = str(Path(rest).resolve()) if rest and Path(rest).exists() else rest
-    return data
-
-
-def _with_defaults(ctx: click.Context, data: dict[str, str], names: list[str]) -> dict[str, str]:
-    for name in names:
-        default = registry().frontend(name).spec.default_data
-        if name not in data and not default:
-            raise click.UsageError(f"front-end {name!r} has no data of its own: give --data", ctx)
-        data.setdefault(name, default)
-    return data
-
-
-def _shares(ctx: click.Context, mix: str | None, names: list[str]) -> dict[str, int]:
-    """`text=3,vision=1` by front-end."""
-    shares: dict[str, int] = {}
-    for part in mix.split(",") if mix else ():
-        name, _, share = part.strip().rpartition("=")
-        if name not in names or name in shares or not share.isdecimal() or int(share) < 1:
-            example = ",".join(f"{name}={number}" for number, name in enumerate(names, 1))
-            raise click.BadParameter(
-                f"{part!r}: each of {', '.join(names)} once at most, with a whole number from 1 "
-                f"on, as in {example}",
-                ctx,
-                param_hint="--mix",
-            )
-        shares[name] = int(share)
-    return shares
 
 
 def _new_directory(names: list[str]) -> Path:

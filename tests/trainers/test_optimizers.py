@@ -9,6 +9,7 @@ from toys import Counting, lane, make, options
 
 from fractus_core.api import EngineConfig
 from fractus_trainers.cpu import CpuTrainer
+from fractus_trainers.muon import Muon
 from fractus_trainers.optimizers import DEFAULT_LR, gradient_norm, make_optimizers
 
 NAMES = list(DEFAULT_LR)
@@ -59,19 +60,22 @@ def test_every_parameter_is_trained_once(name: str) -> None:
     assert set(optimizers.parameters) == expected
 
 
-def test_muon_takes_the_matrices_of_linear_layers() -> None:
+def test_muon_takes_what_multiplies_vectors() -> None:
     engine, frontend = make()
-    optimizers = make_optimizers("muon", [engine, frontend], lr=0.1, weight_decay=0.1)
+    convolution = nn.Conv2d(3, 8, 5)
+    optimizers = make_optimizers("muon", [engine, frontend, convolution], lr=0.1, weight_decay=0.1)
     muon, adamw = optimizers.optimizers
-    assert isinstance(muon, torch.optim.Muon)
+    assert isinstance(muon, Muon)
     assert isinstance(adamw, torch.optim.AdamW)
-    orthogonal = {p for group in muon.param_groups for p in group["params"]}
-    assert frontend.head.weight in orthogonal
-    assert frontend.table.weight not in orthogonal
-    assert engine.confidence_head.weight not in orthogonal  # a vector, but for its shape
-    assert all(p.dim() == 2 for p in orthogonal)
-    linear = [m for m in engine.modules() if isinstance(m, nn.Linear)]
-    assert {m.weight for m in linear} - {engine.confidence_head.weight} <= orthogonal
+    plain, flattened = (set(group["params"]) for group in muon.param_groups)
+    assert flattened == {convolution.weight}
+    assert frontend.head.weight in plain
+    assert frontend.table.weight not in plain
+    assert engine.confidence_head.weight not in plain  # a vector, but for its shape
+    linear = {m.weight for m in engine.modules() if isinstance(m, nn.Linear)}
+    experts = {p for p in engine.parameters() if p.dim() == 3}
+    assert experts
+    assert {*linear, *experts} - {engine.confidence_head.weight} <= plain
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -7,12 +7,15 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.optim import SGD, AdamW, Muon, Optimizer, RMSprop
+from torch.optim import SGD, AdamW, Optimizer, RMSprop
+
+from fractus_trainers.muon import Muon
 
 DEFAULT_LR = {"adamw": 4e-3, "muon": 8e-3, "rmsprop": 1e-3, "sgd": 0.1}
 """The highest learning rate where the user names none. Those of adamw and muon were measured at the
 size of stage0; the others are customary."""
 BETAS = (0.9, 0.99)
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 class Optimizers:
@@ -62,8 +65,8 @@ class Optimizers:
 def make_optimizers(
     name: str, modules: Iterable[nn.Module], *, lr: float, weight_decay: float
 ) -> Optimizers:
-    """Matrices decay, gains and biases do not. `muon` takes the engine's plain matrices; the rest
-    (embeddings, stacked experts, gains) goes to AdamW, as torch's Muon is for matrices alone.
+    """Matrices decay, gains and biases do not. `muon` takes what multiplies vectors: projections,
+    convolutions and experts; the rest (embeddings, gains, biases) goes to AdamW.
     """
     parameters = list(dict.fromkeys(p for module in modules for p in module.parameters()))
     matrices = [p for p in parameters if p.dim() >= 2]
@@ -87,15 +90,19 @@ def make_optimizers(
 def _muon(
     modules: list[nn.Module], parameters: list[nn.Parameter], lr: float, weight_decay: float
 ) -> list[Optimizer]:
-    plain = {m.weight for module in modules for m in module.modules() if isinstance(m, nn.Linear)}
-    orthogonal = [p for p in parameters if p in plain and min(p.shape) > 1]
-    rest = [p for p in parameters if p not in set(orthogonal)]
+    found = [m for module in modules for m in module.modules()]
+    linear = {m.weight for m in found if isinstance(m, nn.Linear) and min(m.weight.shape) > 1}
+    convolutions = {m.weight for m in found if isinstance(m, CONVOLUTIONS)}
+    matrices = [p for p in parameters if p in linear or (p.dim() == 3 and p not in convolutions)]
+    flattened = [p for p in parameters if p in convolutions]
+    rest = [p for p in parameters if p not in {*matrices, *flattened}]
     groups = [
         {"params": [p for p in rest if p.dim() >= 2], "weight_decay": weight_decay},
         {"params": [p for p in rest if p.dim() < 2], "weight_decay": 0.0},
     ]
+    orthogonal = [{"params": matrices}, {"params": flattened, "flatten": True}]
     return [
-        Muon(orthogonal, lr=lr, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw"),
+        Muon(orthogonal, lr=lr, weight_decay=weight_decay),
         AdamW(groups, lr=lr, betas=BETAS, fused=True),
     ]
 

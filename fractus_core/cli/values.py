@@ -1,0 +1,100 @@
+"""What the values of `fractus run`'s options mean. Imports no torch."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from fractus_core.cli.installed import registry
+from fractus_core.engine import PRESETS, EngineConfig
+
+T = TypeVar("T")
+
+
+def parsed(parse: Callable[[str], T]) -> Callable[[click.Context, click.Parameter, str], T]:
+    """A callback for an option that `parse` understands, or raises `ValueError`."""
+
+    def callback(ctx: click.Context, parameter: click.Parameter, value: str) -> T:
+        try:
+            return parse(value)
+        except ValueError as error:
+            raise click.BadParameter(str(error), ctx, parameter) from error
+
+    return callback
+
+
+def preset(ctx: click.Context, parameter: click.Parameter, value: str) -> dict[str, Any]:
+    return _look_up(ctx, parameter, value, PRESETS)
+
+
+def settings(
+    ctx: click.Context, parameter: click.Parameter, values: tuple[str, ...]
+) -> dict[str, Any]:
+    """FIELD=VALUE pairs, each value of its field's type."""
+    types = {field.name: type(field.default) for field in dataclasses.fields(EngineConfig)}
+    fields: dict[str, Any] = {}
+    for value in values:
+        name, equals, text = value.partition("=")
+        if not equals:
+            raise click.BadParameter(f"{value!r} is not FIELD=VALUE", ctx, parameter)
+        kind = _look_up(ctx, parameter, name, types)
+        fields[name] = click.types.convert_type(kind).convert(text, parameter, ctx)
+    return fields
+
+
+def _look_up(ctx: click.Context, parameter: click.Parameter, name: str, known: dict[str, T]) -> T:
+    if name in known:
+        return known[name]
+    close = get_close_matches(name, known, n=1)
+    hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(known)}"
+    raise click.BadParameter(f"there is no {name!r}; {hint}", ctx, parameter)
+
+
+def data(ctx: click.Context, given: tuple[str, ...], names: list[str]) -> dict[str, str]:
+    """Each front-end's data, where it is given: `NAME=DATA`, or `DATA` where there is but one."""
+    found: dict[str, str] = {}
+    for value in given:
+        name, equals, rest = value.partition("=")
+        if not (equals and name in names):
+            name, rest = names[0], value
+            if len(names) > 1:
+                raise click.UsageError(
+                    f"--data {value}: say for which front-end, as in --data {names[0]}={value}", ctx
+                )
+        if name in found:
+            raise click.UsageError(f"--data for {name} is given twice: {found[name]}, {rest}", ctx)
+        # A run is resumed from anywhere.
+        found[name] = str(Path(rest).resolve()) if rest and Path(rest).exists() else rest
+    return found
+
+
+def with_defaults(ctx: click.Context, data: dict[str, str], names: list[str]) -> dict[str, str]:
+    """`data`, and for each front-end without any, what it has of its own."""
+    for name in names:
+        default = registry().frontend(name).spec.default_data
+        if name not in data and not default:
+            raise click.UsageError(f"front-end {name!r} has no data of its own: give --data", ctx)
+        data.setdefault(name, default)
+    return data
+
+
+def shares(ctx: click.Context, mix: str | None, names: list[str]) -> dict[str, int]:
+    """`text=3,vision=1` by front-end."""
+    found: dict[str, int] = {}
+    for part in mix.split(",") if mix else ():
+        name, _, share = part.strip().rpartition("=")
+        if name not in names or name in found or not share.isdecimal() or int(share) < 1:
+            example = ",".join(f"{name}={number}" for number, name in enumerate(names, 1))
+            raise click.BadParameter(
+                f"{part!r}: each of {', '.join(names)} once at most, with a whole number from 1 "
+                f"on, as in {example}",
+                ctx,
+                param_hint="--mix",
+            )
+        found[name] = int(share)
+    return found
