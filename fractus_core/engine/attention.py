@@ -99,6 +99,8 @@ def attend_sections(
         Outputs (B, H, n, L, c, D), and the sums after the last section.
     """
     B, H, n, L, c, D = q.shape
+    if n * c == 1:
+        return attend_token(q, k, v, S, z, decay)
     # A column of ones makes z one more column of S.
     v1 = F.pad(v, (0, 1), value=1.0)
     S1 = torch.cat([S, z.unsqueeze(-1)], dim=-1).transpose(1, 2)
@@ -113,6 +115,19 @@ def attend_sections(
     numerator, denominator = torch.split(total, [D, 1], dim=-1)
     S, z = torch.split(S1.transpose(1, 2), [D, 1], dim=-1)
     return numerator / (denominator + EPS), S, z.squeeze(-1)
+
+
+def attend_token(
+    q: Tensor, k: Tensor, v: Tensor, S: Tensor, z: Tensor, decay: DecayFactors
+) -> tuple[Tensor, Tensor, Tensor]:
+    """`attend_sections` for a single token: the recurrence itself."""
+    q1, k1, v1 = (t[:, :, 0].to(S.dtype) for t in (q, k, v))
+    q1, k1 = q1.transpose(1, 2), k1.transpose(1, 2)  # (B, L, H, 1, D)
+    carry = decay.carry.transpose(0, 1)
+    S = torch.addcmul(S * carry, k1.mT, v1.unsqueeze(1))
+    z = torch.addcmul(k1.squeeze(-2), z, carry.squeeze(-1))
+    y = (q1 @ S) / ((q1 @ z.unsqueeze(-1)) + EPS)
+    return y.transpose(1, 2).unsqueeze(2).to(q.dtype), S, z
 
 
 def attend(

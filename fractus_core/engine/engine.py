@@ -39,6 +39,7 @@ class ContinuousThoughtEngine(nn.Module):
         nn.init.zeros_(self.confidence_head.weight)
         nn.init.zeros_(self.confidence_head.bias)
         self.register_buffer("log_decay", log_decays(config), persistent=False)
+        self._known_powers: dict[int, DecayFactors] = {}
         # Near zero: the thought has to earn its way in.
         self.thought_gate = (
             nn.Parameter(torch.full((config.d_model,), 0.01)) if config.thought_stride else None
@@ -155,7 +156,7 @@ class ContinuousThoughtEngine(nn.Module):
             )
             thought = thought.where(entering.to(h.device).unsqueeze(1), 0.0)
             h = torch.cat([h[:, :1] + thought.unsqueeze(1), h[:, 1:]], dim=1)
-        decay = DecayFactors.powers(self.log_decay, section_length(h.shape[1]))
+        decay = self._powers(section_length(h.shape[1]))
         lb, blocks = h.new_zeros(()), []
         for block, block_state in zip(self.layers, state.blocks, strict=True):
             h, block_lb, block_state = block(h, block_state, decay, probe)
@@ -164,6 +165,13 @@ class ContinuousThoughtEngine(nn.Module):
         hidden = self.final_norm(h)
         position = state.position + h.shape[1]
         return hidden, lb, EngineState(tuple(blocks), hidden[:, -1].float().clone(), position)
+
+    def _powers(self, length: int) -> DecayFactors:
+        """Of the decays, which never change, so that they are made once for each length."""
+        found = self._known_powers.get(length)
+        if found is None or found.mask.device != self.log_decay.device:
+            found = self._known_powers[length] = DecayFactors.powers(self.log_decay, length)
+        return found
 
     def _check(self, vectors: Tensor, state: EngineState) -> None:
         d, B = self.config.d_model, state.batch_size

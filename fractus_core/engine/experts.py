@@ -24,18 +24,18 @@ class LowRankExperts(nn.Module):
         self.b1 = nn.Parameter(torch.zeros(E, f))
         self.b2 = nn.Parameter(torch.zeros(E, d))
 
-    def forward(self, x: Tensor, expert: Tensor, ends: Tensor) -> Tensor:
-        """x (M, d) sorted by `expert` (M,); `ends` (E,) int32 are the ends of their segments."""
+    def forward(self, x: Tensor, expert: Tensor, ends: Tensor | None) -> Tensor:
+        """Expert `expert[i]` on row i of x (M, d): see `expert_mm`."""
         hidden = self.inner(x, expert, ends)
         hidden = F.gelu(hidden + rows(self.b1, expert).to(hidden.dtype), approximate="tanh")
         y = self.outer(hidden, expert, ends)
         return y + rows(self.b2, expert).to(y.dtype)
 
-    def inner(self, x: Tensor, expert: Tensor, ends: Tensor) -> Tensor:
-        return grouped_mm(grouped_mm(x, self.V1, ends), self.U1, ends)
+    def inner(self, x: Tensor, expert: Tensor, ends: Tensor | None) -> Tensor:
+        return expert_mm(expert_mm(x, self.V1, expert, ends), self.U1, expert, ends)
 
-    def outer(self, hidden: Tensor, expert: Tensor, ends: Tensor) -> Tensor:
-        return grouped_mm(grouped_mm(hidden, self.V2, ends), self.U2, ends)
+    def outer(self, hidden: Tensor, expert: Tensor, ends: Tensor | None) -> Tensor:
+        return expert_mm(expert_mm(hidden, self.V2, expert, ends), self.U2, expert, ends)
 
 
 class DenseExperts(nn.Module):
@@ -48,11 +48,11 @@ class DenseExperts(nn.Module):
         self.b1 = nn.Parameter(torch.zeros(E, f))
         self.b2 = nn.Parameter(torch.zeros(E, d))
 
-    def forward(self, x: Tensor, expert: Tensor, ends: Tensor) -> Tensor:
+    def forward(self, x: Tensor, expert: Tensor, ends: Tensor | None) -> Tensor:
         """As `LowRankExperts.forward`."""
-        hidden = grouped_mm(x, self.W1, ends)
+        hidden = expert_mm(x, self.W1, expert, ends)
         hidden = F.gelu(hidden + rows(self.b1, expert).to(hidden.dtype), approximate="tanh")
-        y = grouped_mm(hidden, self.W2, ends)
+        y = expert_mm(hidden, self.W2, expert, ends)
         return y + rows(self.b2, expert).to(y.dtype)
 
 
@@ -106,6 +106,10 @@ class PhaseRoutedExperts(nn.Module):
 
         x (T, d_model), weights and chosen (T K,); returns (T, d_model).
         """
+        if len(chosen) <= self.n_experts:  # ticks: gathering so few weights is less work
+            y = self.experts(x.repeat_interleave(self.top_k, 0), chosen, None)
+            each: Tensor = y * weights.unsqueeze(-1).to(y.dtype)
+            return each.view(len(x), self.top_k, -1).sum(1)
         order = chosen.argsort(stable=True)
         counts = torch.bincount(chosen, minlength=self.n_experts)
         token = order // self.top_k
@@ -114,10 +118,16 @@ class PhaseRoutedExperts(nn.Module):
         return torch.zeros_like(x, dtype=y.dtype).index_add(0, token, y)
 
 
-def grouped_mm(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
-    """Segment e of x (M, a) times weight[e] of (E, a, b), in the precision of autocast."""
+def expert_mm(x: Tensor, weight: Tensor, expert: Tensor, ends: Tensor | None) -> Tensor:
+    """Row i of x (M, a) times weight[expert[i]] of (E, a, b), in the precision of autocast.
+
+    Either rows are sorted by expert, and `ends` (E,) int32 are the ends of their segments, or it is
+    None, and each row's weights are gathered.
+    """
     device = x.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
+    if ends is None:
+        return torch.bmm(x.to(dtype).unsqueeze(1), weight[expert].to(dtype)).squeeze(1)
     return F.grouped_mm(x.to(dtype), weight.to(dtype), offs=ends)
 
 

@@ -62,18 +62,21 @@ class KuramotoPhases(nn.Module):
         """One classical Runge-Kutta step of length DT."""
         coupling = (self.coupling_u * self.coupling_lambda) @ self.coupling_u.T
         k1 = self.velocity(theta, coupling)
-        k2 = self.velocity(theta + DT / 2 * k1, coupling)
-        k3 = self.velocity(theta + DT / 2 * k2, coupling)
-        k4 = self.velocity(theta + DT * k3, coupling)
-        return theta + DT / 6 * (k1 + 2 * k2 + 2 * k3 + k4)
+        k2 = self.velocity(torch.add(theta, k1, alpha=DT / 2), coupling)
+        k3 = self.velocity(torch.add(theta, k2, alpha=DT / 2), coupling)
+        k4 = self.velocity(torch.add(theta, k3, alpha=DT), coupling)
+        ends, middle = k1 + k4, k2 + k3
+        return torch.add(theta, torch.add(ends, middle, alpha=2), alpha=DT / 6)
 
     def velocity(self, theta: Tensor, coupling: Tensor) -> Tensor:
         sin, cos = theta.sin(), theta.cos()
-        return self.omega + cos * (sin @ coupling) - sin * (cos @ coupling) - self.damping(theta)
+        velocity = torch.addcmul(self.omega, cos, sin @ coupling)
+        velocity = torch.addcmul(velocity, sin, cos @ coupling, value=-1)
+        return torch.sub(velocity, self.damping(theta, sin), alpha=DAMPING)
 
-    def damping(self, theta: Tensor) -> Tensor:
+    def damping(self, theta: Tensor, sin: Tensor) -> Tensor:
         """2-pi periodic, so that where a phase is wrapped makes no difference."""
-        return DAMPING * theta.sin()
+        return sin
 
 
 def phase_vector(theta: Tensor) -> Tensor:

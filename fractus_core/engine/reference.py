@@ -15,7 +15,7 @@ from fractus_core.engine.attention import DecayFactors, FractalAttention, attend
 from fractus_core.engine.block import Block
 from fractus_core.engine.config import EngineConfig
 from fractus_core.engine.experts import LowRankExperts, PhaseRoutedExperts
-from fractus_core.engine.kuramoto import DAMPING, TWO_PI, KuramotoPhases
+from fractus_core.engine.kuramoto import TWO_PI, KuramotoPhases
 
 
 class ReferenceAttention(FractalAttention):
@@ -42,8 +42,8 @@ class ReferencePhases(KuramotoPhases):
         with torch.autocast(x.device.type, enabled=False):
             return self.step(torch.remainder(self.start(x.float()), TWO_PI)), clock
 
-    def damping(self, theta: Tensor) -> Tensor:
-        return DAMPING * theta
+    def damping(self, theta: Tensor, sin: Tensor) -> Tensor:
+        return theta
 
 
 class ScaledExperts(LowRankExperts):
@@ -54,10 +54,10 @@ class ScaledExperts(LowRankExperts):
         self.scale1 = nn.Parameter(torch.ones(config.n_experts, 1))
         self.scale2 = nn.Parameter(torch.ones(config.n_experts, 1))
 
-    def inner(self, x: Tensor, expert: Tensor, ends: Tensor) -> Tensor:
+    def inner(self, x: Tensor, expert: Tensor, ends: Tensor | None) -> Tensor:
         return super().inner(x, expert, ends) * self.scale1[expert]
 
-    def outer(self, hidden: Tensor, expert: Tensor, ends: Tensor) -> Tensor:
+    def outer(self, hidden: Tensor, expert: Tensor, ends: Tensor | None) -> Tensor:
         return super().outer(hidden, expert, ends) * self.scale2[expert]
 
 

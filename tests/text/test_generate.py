@@ -179,7 +179,8 @@ def test_no_token_costs_more_than_another(run: Path, monkeypatch: pytest.MonkeyP
     def watch(engine: Any, vectors: Tensor, state: EngineState, *rest: Any) -> Any:
         result = tick_chunk_train(engine, vectors, state, *rest)
         read.append(vectors.shape[1])
-        sizes.append(size(result[2]))
+        if vectors.shape[1] == 1:
+            sizes.append(size(result[2]))
         return result
 
     monkeypatch.setattr(type(opened(run)[0].engine), "tick_chunk_train", watch)
