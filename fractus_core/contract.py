@@ -142,7 +142,10 @@ class Frontend(Codec, Protocol):
         """
 
     def score(self, hidden: Tensor, targets: Tensor, *, last: bool = False) -> Score:
-        """Hidden (B, C, d_model) against targets; `last` scores only each row's last position."""
+        """Hidden (B, C, d_model) against targets.
+
+        `last` scores only each row's last position, where each position has an answer.
+        """
 
     def illustrate(self, stream: Stream, source: Source, directory: Path, seed: int) -> str:
         """Show what it can do, as text, at each evaluation; pictures go into `directory`.

@@ -159,10 +159,13 @@ def click_option(entry: Selectable, option: Option) -> click.Option:
         ["option", f"--{name}/--no-{name}" if is_bool else f"--{name}"],
         type=_click_type(option),
         default=option.default,
-        show_default=True,
+        # Of a pair click would show the name of the one that is taken.
+        show_default=not is_bool,
         callback=_finite,
         metavar=None if is_bool or option.choices else type(option.default).__name__.upper(),
-        help=option.help,
+        help=f"{option.help}  [default: {'on' if option.default else 'off'}]"
+        if is_bool
+        else option.help,
     )
     made.name = name  # click derives only identifiers
     return made

@@ -40,6 +40,7 @@ class ContinuousThoughtEngine(nn.Module):
         nn.init.zeros_(self.confidence_head.bias)
         self.register_buffer("log_decay", log_decays(config), persistent=False)
         self._known_powers: dict[int, DecayFactors] = {}
+        self._read_token = self._read
         # Near zero: the thought has to earn its way in.
         self.thought_gate = (
             nn.Parameter(torch.full((config.d_model,), 0.01)) if config.thought_stride else None
@@ -83,12 +84,28 @@ class ContinuousThoughtEngine(nn.Module):
         C = vectors.shape[1]
         hidden, lb = [], vectors.new_zeros((), dtype=torch.float32)
         for start, end, entering in self._pieces(state.position, C):
-            h, piece_lb, state = self._read(vectors[:, start:end], state, entering, probe)
+            read = self._read_token if C == 1 and entering is None else self._read
+            h, piece_lb, state = read(vectors[:, start:end], state, entering, probe)
             hidden.append(h)
             lb = lb + piece_lb * ((end - start) / C)
         return torch.cat(hidden, dim=1) if len(hidden) > 1 else hidden[0], lb, state
 
     forward = tick_chunk_train
+
+    def compile_ticks(self, batch_size: int = 1) -> None:
+        """Have `torch.compile` make one program of a tick; the first tick then takes its time.
+
+        Raises:
+            ValueError: if `batch_size` streams choose more experts than there are, so that grouped
+                products, which cannot be compiled in fp32, would be less work.
+        """
+        chosen, E = batch_size * self.config.top_k, self.config.n_experts
+        if chosen > E:
+            raise ValueError(
+                f"{batch_size} streams choose {chosen} experts of {E}: compile for at most "
+                f"{E // self.config.top_k} streams"
+            )
+        self._read_token = torch.compile(self._read, dynamic=False, fullgraph=True)
 
     @torch.no_grad()
     def tick_chunk(self, vectors: Tensor, state: EngineState) -> tuple[Tensor, EngineState]:

@@ -62,7 +62,7 @@ class TextFrontend(TiedEmbedding):
         score = super().score(hidden, targets, last=last)
         if self.training:
             return score
-        bits = float(score.loss) * score.weight / math.log(2)
+        bits = float(score.loss.detach()) * score.weight / math.log(2)
         size = int(self.token_bytes[targets[:, -1:] if last else targets].sum())
         return Score(score.loss, score.weight, score.correct, {"bits_per_byte": (bits, size)})
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import codecs
 import json
 import math
+import os
+import shutil
 import sys
 import time
 from itertools import islice
@@ -19,6 +21,12 @@ def _finite(ctx: click.Context, parameter: click.Parameter, value: float) -> flo
     if not math.isfinite(value):  # nan is in every range
         raise click.BadParameter(f"{value} is not a finite number", ctx, parameter)
     return value
+
+
+def _require_compiler() -> None:
+    names = [os.environ.get("CXX"), "g++", "clang++", "c++", "cl"]
+    if not any(name and shutil.which(name) for name in names):
+        raise FractusError("--compile needs a C++ compiler, and there is none: leave it out")
 
 
 @click.command()
@@ -59,6 +67,12 @@ def _finite(ctx: click.Context, parameter: click.Parameter, value: float) -> flo
     help="Above 1 makes what was there already less likely.",
 )
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0, 2**63 - 1))
+@click.option(
+    "--compile/--no-compile",
+    "compiled",
+    default=False,
+    help="Compile first (with a C++ compiler, some 15 s): several times faster then.",
+)
 @click.option("--allow-previous", is_flag=True, help="Use an older checkpoint if need be.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of streaming.")
 def generate(
@@ -70,6 +84,7 @@ def generate(
     top_p: float,
     repetition_penalty: float,
     seed: int,
+    compiled: bool,
     allow_previous: bool,
     as_json: bool,
 ) -> None:
@@ -96,6 +111,9 @@ def generate(
     sampler = Sampler(temperature, top_k, top_p, repetition_penalty, seed)
     # An empty prompt is the end of whatever came before.
     start = encode_text(encoding, prompt).astype("int64") if prompt else [encoding.eot_token]
+    if compiled:
+        _require_compiler()
+        model.engine.compile_ticks()
     stream = Stream(model.engine, texts[0])
     tokens = write(stream, torch.as_tensor(start), sampler, stop=encoding.eot_token)
 

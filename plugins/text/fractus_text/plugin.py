@@ -15,7 +15,7 @@ def fractus_frontends() -> list[FrontendSpec]:
             emits="tokens",
             default_data="python-docs",
             metrics={"bits_per_byte": "lower"},
-            uses=("fractus generate {run} --prompt 'The '",),
+            uses=("fractus generate {run}",),
             options=(
                 Option(
                     name="tokenizer",

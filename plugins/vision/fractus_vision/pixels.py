@@ -130,7 +130,9 @@ def report(faults: Sequence[str], *, on_invalid: Literal["skip", "refuse"]) -> N
         FractusError: there is a fault and `on_invalid` is "refuse".
     """
     if faults and on_invalid == "refuse":
-        raise FractusError(f"{faults[0]}; mend or remove it, or leave it out by on_invalid=skip")
+        raise FractusError(
+            f"{faults[0]}; mend or remove it, or leave it out with --vision.on_invalid skip"
+        )
     for fault in faults[:_SHOWN]:
         print(f"fractus: skipped {fault}", file=sys.stderr)
     if len(faults) > _SHOWN:
