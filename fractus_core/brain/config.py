@@ -13,7 +13,8 @@ from fractus_core.errors import FractusError
 from fractus_core.runs.files import read_json
 
 FORMAT = 1
-SYNC_EVERY = 100
+SYNC_EVERY = 25
+"""Measured: docs/sharing.md. At 100 a lane of Muon is far from the brain before it looks again."""
 
 Rule = Literal["auto", "mean", "sum", "nesterov"]
 """`auto`: differences of lanes with the same front-ends are averaged, of others added; `mean`: all
@@ -40,6 +41,8 @@ class BrainConfig:
         if found != FORMAT:
             raise FractusError(f"{path} has format {found}; this version of Fractus reads {FORMAT}")
         try:
+            if value["rule"] not in RULES:
+                raise ValueError(f"its rule is {value['rule']!r}, not one of {', '.join(RULES)}")
             return cls(value["id"], EngineConfig(**value["engine"]), value["rule"])
         except (KeyError, TypeError, ValueError) as error:
             raise FractusError(f"{path} is damaged: {error}") from error
@@ -58,6 +61,8 @@ class BrainLink:
     """For a brain that this run begins; None takes what is there."""
     id: str = ""
     """Of the brain that was joined."""
+    joined: int = 0
+    """As `LaneRecord.joined`: tells the run from another that has had the lane's name."""
 
     def __post_init__(self) -> None:
         if self.sync_every < 1:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +18,7 @@ from fractus_core.engine import EngineConfig
 from fractus_core.errors import FractusError
 from fractus_core.runs.checkpoint import Checkpoint, CheckpointStore
 from fractus_core.runs.config import PluggedFrontend
+from fractus_core.runs.directory import RunDirectory
 from fractus_core.runs.files import write_json
 
 MARK = "brain.json"
@@ -38,6 +39,8 @@ class LaneRecord:
     tokens: int = 0
     """Digested: what the lane had read for the differences that are in the weights."""
     exchanges: int = 0
+    joined: int = 0
+    """The number of its joining; no two have the same."""
     last_exchange: int = 0
     """The number of that exchange; at first, of its joining."""
     time: float = 0.0
@@ -111,12 +114,8 @@ class BrainDirectory:
         Raises:
             FractusError: its engine or its rule is another, or the path is something else.
         """
+        self.require_fit(engine, rule)
         if not self.exists:
-            if self.path.is_dir() and any(p.name != ".lock" for p in self.path.iterdir()):
-                raise FractusError(
-                    f"{self.path} is no brain and not empty: choose another --brain, a new one is "
-                    "made where there is nothing"
-                )
             try:
                 self.path.mkdir(parents=True, exist_ok=True)
             except OSError as error:
@@ -130,7 +129,14 @@ class BrainDirectory:
 
     def require_fit(self, engine: EngineConfig, rule: Rule | None) -> None:
         """Raises `FractusError`, with both values, if the brain here has another engine or rule."""
+        # Listed first: another process may be making a brain, whose mark it writes before the rest.
+        occupied = self.path.is_dir() and any(p.name[0] != "." for p in self.path.iterdir())
         if not self.exists:
+            if occupied:
+                raise FractusError(
+                    f"{self.path} is no brain and not empty: choose another --brain, a new one is "
+                    "made where there is nothing"
+                )
             return
         found = self.config()
         ours, theirs = dataclasses.asdict(engine), dataclasses.asdict(found.engine)
@@ -160,6 +166,8 @@ class BrainDirectory:
             raise FractusError(f"cannot lock {self.path}: {error.strerror}") from error
         try:
             yield
+        except OSError as error:
+            raise FractusError(f"cannot use the brain {self.path}: {error}") from error
         finally:
             lock.release()
 
@@ -177,14 +185,18 @@ class BrainDirectory:
         except Timeout:
             return True
 
-    def require_free(self, content: Content, lane: str) -> None:
-        """A lane that never gave anything, and whose process is gone, may be had again."""
-        known = content.lanes.get(lane)
-        if known is not None and (known.exchanges or self.is_alive(lane)):
-            raise FractusError(
-                f"the brain {self.path} has a lane {lane!r} already, of the run {known.run}: "
-                "give another --lane, or go on with that by --resume"
-            )
+    def taken(self, content: Content) -> set[str]:
+        """The lanes whose names are not free. To be asked under the brain's lock.
+
+        That of a run that died before it was written may be had again.
+        """
+        return {
+            name
+            for name, lane in content.lanes.items()
+            if lane.exchanges
+            or self.is_alive(name)
+            or RunDirectory(Path(lane.run)).config_file.is_file()
+        }
 
     # ------------------------------------------------------------------------------- the content
 
@@ -213,7 +225,7 @@ class BrainDirectory:
             return self.read()
 
 
-def free_name(base: str, taken: dict[str, Any]) -> str:
+def free_name(base: str, taken: Container[str]) -> str:
     """`base`, or `base-2`, `base-3`, ..."""
     name, number = base, 1
     while name in taken:

@@ -45,7 +45,8 @@ class BrainLane:
     Each exchange takes three steps: the run saves a checkpoint; the brain is written with the
     lane's difference in it; the lane takes the brain's weights. Whatever instant a process dies at,
     the checkpoint knows the base of what it has learnt since, and the brain knows the last exchange
-    of each lane, so that nothing is given twice or lost.
+    of each lane, so that nothing is given twice or lost: the exchange is made again, and what was
+    done of it is left out.
     """
 
     def __init__(
@@ -73,18 +74,23 @@ class BrainLane:
         found = directory.open_or_create(config.engine, link.rule)
         with directory.locked():
             content = directory.read()
-            name = link.lane or free_name(config.frontends[0].name.replace(":", "."), content.lanes)
-            directory.require_free(content, name)
+            number, taken = content.number + 1, directory.taken(content)
+            name = link.lane or free_name(_default_name(config), taken)
+            if name in taken:
+                raise FractusError(
+                    f"the brain {directory.path} has a lane {name!r} already, of the run "
+                    f"{content.lanes[name].run}: give another --lane, or go on with it by --resume"
+                )
             keys = _keys(content, config.frontends)
-            lane = cls(directory, found, replace(link, lane=name, id=found.id), keys)
-            lane._hold()
+            lane = cls(directory, found, replace(link, lane=name, id=found.id, joined=number), keys)
             own = model.trees()
             for ours, theirs in lane._names(own).items():
                 content.weights.setdefault(theirs, _copy(own[ours]))
-            record = LaneRecord(sorted(keys.values()), run, time=now())
-            record.last_exchange = content.number + 1
-            content.lanes[name] = record
+            content.lanes[name] = LaneRecord(
+                sorted(keys.values()), run, joined=number, last_exchange=number, time=now()
+            )
             directory.write(content)
+            lane._hold()
             lane._take(model, content, tokens=0)
         return lane
 
@@ -92,22 +98,19 @@ class BrainLane:
     def rejoin(cls, link: BrainLink, config: RunConfig) -> Self:
         """The lane of a run that is resumed. Raises `FractusError` if the brain is not the same."""
         directory = BrainDirectory(Path(link.directory))
-        found = directory.config()
-        if found.id != link.id:
+        if not directory.exists:
             raise FractusError(
-                f"{directory.path} is another brain: its id is {found.id}, the run's is {link.id}; "
-                "say where the run's is with --brain"
+                f"the run's brain is not at {directory.path}: say with --brain where it is"
             )
-        content = directory.snapshot()
-        if link.lane not in content.lanes:
-            raise FractusError(f"the brain {directory.path} has no lane {link.lane!r}")
-        lane = cls(directory, found, link, _keys(content, config.frontends))
-        lane._hold()
+        with directory.locked():
+            content = _read(directory, link)
+            lane = cls(directory, directory.config(), link, _keys(content, config.frontends))
+            lane._hold()
         return lane
 
     def _hold(self) -> None:
         try:
-            self._lock.acquire(timeout=2)
+            self._lock.acquire(timeout=0)
         except Timeout:
             raise FractusError(
                 f"lane {self.name!r} of {self.directory.path} is being trained by another process"
@@ -118,42 +121,57 @@ class BrainLane:
 
     # --------------------------------------------------------------------------------- exchanging
 
-    def catch_up(self, model: Model, tokens: int) -> bool:
-        """After a resume: take the brain's weights, if what `model` has learnt is in them already.
+    def take(self, model: Model, tokens: int) -> None:
+        """Only take the brain's weights, for what is not in `model` yet."""
+        with self.directory.locked():
+            content = _read(self.directory, self.link)
+        self._take(model, content, tokens)
 
-        It is when the process died between giving and taking.
-        """
-        content = self.directory.snapshot()
-        given = content.lanes[self.name].last_exchange > self.base.number
-        if given:
-            self._take(model, content, tokens)
-        return given
+    def has_given(self) -> bool:
+        """After a resume: is what was learnt since the last time in the brain already?"""
+        with self.directory.locked():
+            content = _read(self.directory, self.link)
+        return self._is_in(content)
 
     def exchange(self, model: Model, run: str, spent: Spent) -> dict[str, Any]:
-        """Give what was learnt since the last time, take what the others gave.
+        """Give what was learnt since the last time, if it is not in the brain already, and take
+        what the others gave.
 
         Returns the lane's record, for the log.
         """
-        own = {name: _copy(tree) for name, tree in model.trees().items()}
         with self.directory.locked():
-            content = self.directory.read()
-            record = content.lanes[self.name]
-            n = 1 + len(self._averaged(content))
-            content.weights |= self._merged(content, own, n)
-            record.run, record.steps = run, spent.steps
-            record.tokens += spent.tokens - self.base.tokens
-            record.exchanges += 1
-            record.n = n
-            record.drift = distance(own["engine"], content.weights["engine"])
-            record.last_exchange, record.time = content.number + 1, now()
-            self.directory.write(content)
+            content = _read(self.directory, self.link)
+            if not self._is_in(content):
+                self._give(content, model, run, spent)
         self._take(model, content, spent.tokens)
+        record = content.lanes[self.name]
         return {
-            "exchange": content.number,
+            "exchange": record.last_exchange,
             "lanes": len(content.lanes),
             "n": record.n,
             "drift": record.drift,
         }
+
+    def _is_in(self, content: Content) -> bool:
+        return content.lanes[self.name].last_exchange > self.base.number
+
+    def _give(self, content: Content, model: Model, run: str, spent: Spent) -> None:
+        own = {name: _copy(tree) for name, tree in model.trees().items()}
+        if not all(value.isfinite().all() for tree in own.values() for value in tree.values()):
+            raise FractusError(
+                f"lane {self.name!r} has weights that are not finite; nothing was given to the "
+                f"brain {self.directory.path}"
+            )
+        record = content.lanes[self.name]
+        n = 1 + len(self._averaged(content))
+        content.weights |= self._merged(content, own, n)
+        record.run, record.steps = run, spent.steps
+        record.tokens += spent.tokens - self.base.tokens
+        record.exchanges += 1
+        record.n = n
+        record.drift = distance(own["engine"], content.weights["engine"])
+        record.last_exchange, record.time = content.number + 1, now()
+        self.directory.write(content)
 
     def _merged(self, content: Content, own: Trees, n: int) -> Trees:
         """What of the brain's weights is new."""
@@ -211,6 +229,35 @@ class BrainLane:
         """Of the model's trees, in the brain."""
         named = {f"frontend-{ours}": f"frontend-{key}" for ours, key in self.keys.items()}
         return {name: named.get(name, name) for name in trees}
+
+
+def _read(directory: BrainDirectory, link: BrainLink) -> Content:
+    """For a lane that has joined; to be called under the lock.
+
+    Raises:
+        FractusError: the brain is another, or the lane is not there or another run's.
+    """
+    found = directory.config().id
+    if found != link.id:
+        raise FractusError(
+            f"{directory.path} is another brain: its id is {found}, the run's brain has {link.id}; "
+            "say with --brain where that is"
+        )
+    content = directory.read()
+    record = content.lanes.get(link.lane)
+    if record is None:
+        raise FractusError(f"the brain {directory.path} has no lane {link.lane!r}")
+    if record.joined != link.joined:
+        raise FractusError(
+            f"lane {link.lane!r} of {directory.path} is the run {record.run}'s: this run had given "
+            "nothing; start it anew"
+        )
+    return content
+
+
+def _default_name(config: RunConfig) -> str:
+    name, shard = config.frontends[0].name.replace(":", "."), config.shard
+    return f"{name}-{shard.index}of{shard.count}" if shard.count > 1 else name
 
 
 def _keys(content: Content, frontends: tuple[PluggedFrontend, ...]) -> dict[str, str]:

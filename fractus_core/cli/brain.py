@@ -29,9 +29,9 @@ def status(directory: Path, as_json: bool) -> None:
 
     \b
     --json prints {"directory", "id", "rule", "exchanges", "frontends": {KEY: NAME}, "lanes":
-    {NAME: {"frontends", "run", "alive", "steps", "tokens", "exchanges", "last_exchange", "time",
-    "n", "drift"}}}. "drift" is how far the lane's core was from the brain's at its last exchange,
-    as a part of the brain's size, and "n" how many lanes shared in that.
+    {NAME: {"frontends", "run", "alive", "steps", "tokens", "exchanges", "joined", "last_exchange",
+    "time", "n", "drift"}}}. "drift" is how far the lane's core was from the brain's at its last
+    exchange, as a part of the brain's size, and "n" how many lanes shared in that.
     """
     # Torch is slow to import, so only now.
     from fractus_core.brain.directory import BrainDirectory

@@ -149,14 +149,13 @@ class ContinuousThoughtEngine(nn.Module):
             yield 0, length, torch.ones_like(position, dtype=torch.bool)
             return
         stride = self.config.thought_stride
-        cuts = set(range(0, length, MAX_PIECE))
-        entries = -position % stride if stride else None
-        if entries is not None:
-            cuts.update(t for first in set(entries.tolist()) for t in range(first, length, stride))
-        edges = [*sorted(cuts), length]
+        thoughts = set()
+        if stride:
+            firsts = {-p % stride for p in position.tolist()}
+            thoughts = {t for first in firsts for t in range(first, length, stride)}
+        edges = [*sorted(thoughts.union(range(0, length, MAX_PIECE))), length]
         for start, end in itertools.pairwise(edges):
-            entering = None if entries is None else (start - entries) % stride == 0
-            yield start, end, entering if entering is not None and entering.any() else None
+            yield start, end, (position + start) % stride == 0 if start in thoughts else None
 
     def _read(
         self,

@@ -68,11 +68,14 @@ def _open_run(registry: Registry, directory: RunDirectory, *, allow_previous: bo
 def _open_brain(registry: Registry, directory: BrainDirectory, *, allow_previous: bool) -> Opened:
     config = directory.config()
     with directory.locked():
-        content = (
-            Content.from_checkpoint(directory.store.newest_good()[1])
-            if allow_previous
-            else directory.read()
-        )
+        if allow_previous and directory.store.names():
+            content = Content.from_checkpoint(directory.store.newest_good()[1])
+        else:
+            try:
+                content = directory.read()
+            except FractusError as error:
+                hint = "--allow-previous passes over what is damaged"
+                raise FractusError(f"{error}; {hint}") from error
     if not content.frontends:
         raise FractusError(f"the brain {directory.path} is empty: no run has joined it yet")
     model = make_model(registry, config.engine, content.frontends, 0)

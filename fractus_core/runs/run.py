@@ -161,8 +161,8 @@ class Run:
         directory.checkpoints.rewind(found[0] if found is not None else None)
         if found is not None:
             run._restore(found[1])
-        if run.brain is not None:
-            run.brain.catch_up(run.model, run.spent.tokens)
+        elif run.brain is not None:
+            run.brain.take(run.model, run.spent.tokens)
         directory.summary_file.unlink(missing_ok=True)
         write_json(directory.config_file, config.to_json())
         return run
@@ -220,6 +220,8 @@ class Run:
             return None
 
     def _train(self, reporter: Reporter, interruption: Interruption) -> None:
+        if self._exchange_due() or self._exchange_begun():
+            self._exchange()
         steps = self.trainer.train(lambda: min(1.0, self.config.budget.progress(self.spent)))
         cadence, last_saved = self.config.checkpoint_every, (self.spent.steps, time.monotonic())
         while self.config.budget.progress(self.spent) < 1 and interruption.requested is None:
@@ -252,6 +254,14 @@ class Run:
             self.brain is not None
             and self.spent.steps % self.brain.link.sync_every == 0
             and self.config.budget.progress(self.spent) < 1
+        )
+
+    def _exchange_begun(self) -> bool:
+        """Whether the process that saved the newest checkpoint gave to the brain then."""
+        return (
+            self.brain is not None
+            and self.config.budget.progress(self.spent) < 1
+            and self.brain.has_given()
         )
 
     def _exchange(self) -> None:

@@ -18,11 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from fractus_audio.dataset import find_clips
-from fractus_audio.frontend import AudioFrontend
-from fractus_audio.mel import LogMel, mel_filters
-from fractus_audio.plugin import fractus_frontends
-from fractus_audio.waves import read_wave
 from running import (
     ENGINE,
     OFTEN,
@@ -38,6 +33,11 @@ from running import (
 )
 from wav_files import PITCH, RATE, SECONDS, tone, write_folders, write_table, write_wav
 
+from fractus_audio.dataset import find_clips
+from fractus_audio.frontend import AudioFrontend
+from fractus_audio.mel import LogMel, mel_filters
+from fractus_audio.plugin import fractus_frontends
+from fractus_audio.waves import read_wave
 from fractus_core.api import ContinuousThoughtEngine, EngineConfig, FractusError, Shard, Source
 from fractus_core.cli.main import main
 
