@@ -1,0 +1,1 @@
+"""`fractus bench`: how fast Fractus is, measured one cell at a time."""

@@ -1,0 +1,119 @@
+"""The whole training step: engine, text head and optimizer, as the trainer `cpu` makes it."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from fractus_bench.flops import TRAINING, forward_flops
+from fractus_bench.plain import PlainEngine, PlainHead
+from fractus_bench.records import Measured, Row
+from fractus_bench.timing import compare
+from fractus_bench.training import MIDDLE, RandomTokens, make_model, training_step
+from fractus_core.engine import ContinuousThoughtEngine, EngineConfig
+from fractus_text.embedding import TiedEmbedding
+
+SGD: dict[str, Any] = {"optimizer": "sgd", "accumulation_steps": 8}
+"""Trainer options: one step every 8 chunks."""
+TOLERANCE = 1e-4
+"""Of the loss, in nats, between two paths that compute the same."""
+
+
+def against_reference(
+    *, repeats: int, vocabulary: int, chunk_len: int, reference_chunk_len: int
+) -> Measured:
+    """The product against the reference path, from the same weights to the same loss."""
+    config = EngineConfig(**MIDDLE)
+    engine, head = make_model(vocabulary, config)
+    plain, plain_head = make_model(
+        vocabulary, config, engine_class=PlainEngine, head_class=PlainHead
+    )
+    plain.load_state_dict(engine.state_dict())
+    plain_head.load_state_dict(head.state_dict())
+    difference = abs(first_loss(engine, head) - first_loss(plain, plain_head))
+    assert difference < TOLERANCE, f"the paths' losses differ by {difference}"
+
+    calls = {
+        "reference path": training_step(plain, plain_head, chunk_len=reference_chunk_len, **SGD),
+        "engine": training_step(engine, head, chunk_len=chunk_len, **SGD),
+    }
+    labels = {
+        "reference path": {"chunk": reference_chunk_len},
+        "engine": {"chunk": chunk_len},
+    }
+    rows = compare(calls, repeats, labels=labels)
+    for row in rows:
+        add_gflops(row, config, vocabulary, row["chunk"])
+    return Measured(rows, {"vocabulary": vocabulary, "loss_difference": difference})
+
+
+def first_loss(engine: ContinuousThoughtEngine, head: TiedEmbedding) -> float:
+    """Of one chunk of 8 rows of 32 tokens, from the empty state."""
+    batch = next(RandomTokens(len(head.weight), 8, 32))
+    with torch.no_grad():
+        state = engine.initial_state(8)
+        hidden, _ = engine.tick_chunk(head.embed(batch.observations), state)
+        return float(head.score(hidden, batch.targets).loss)
+
+
+def options(*, repeats: int, vocabulary: int, variants: dict[str, dict[str, Any]]) -> Measured:
+    """One engine under different options of the trainer."""
+    config = EngineConfig(**MIDDLE)
+    calls: dict[str, Callable[[], int]] = {}
+    for name, changed in variants.items():
+        calls[name] = training_step(*make_model(vocabulary, config), **SGD | changed)
+    rows = compare(calls, repeats, labels=variants)
+    for row in rows:
+        add_gflops(row, config, vocabulary, row.get("chunk_len", 32), head=row.get("head"))
+    return Measured(rows, {"vocabulary": vocabulary})
+
+
+def dynamics(*, repeats: int, vocabulary: int) -> Measured:
+    """The default dynamics and the reference dynamics at the same sizes."""
+    configs = {
+        "default": EngineConfig(**MIDDLE),
+        "reference": EngineConfig.reference(**MIDDLE),
+    }
+    calls = {
+        name: training_step(*make_model(vocabulary, config), **SGD)
+        for name, config in configs.items()
+    }
+    rows = compare(calls, repeats)
+    for row in rows:
+        add_gflops(row, configs[row["variant"]], vocabulary, 32)
+    return Measured(rows, {"vocabulary": vocabulary})
+
+
+def compiled(*, repeats: int, vocabulary: int) -> Measured:
+    """torch.compile of each block, but for the expert products, which it refuses in fp32."""
+    torch.compiler.config.force_disable_caches = True
+    config = EngineConfig(**MIDDLE)
+    engine, head = make_model(vocabulary, config)
+    fast = copy.deepcopy(engine)
+    for block in fast.layers:
+        experts: Any = block.experts
+        experts.dispatch = torch.compiler.disable(experts.dispatch)
+        block.compile()
+    calls = {
+        "eager": training_step(engine, head, **SGD),
+        "compiled": training_step(fast, copy.deepcopy(head), **SGD),
+    }
+    begun = time.perf_counter()
+    calls["compiled"]()
+    cold = time.perf_counter() - begun
+    rows = compare(calls, repeats)
+    return Measured(rows, {"vocabulary": vocabulary, "seconds_of_first_compiled_step": cold})
+
+
+def add_gflops(
+    row: Row, config: EngineConfig, vocabulary: int, chunk_len: int, *, head: str | None = None
+) -> None:
+    """GFLOP/s of the products that the model needs, forward and backward."""
+    parts = forward_flops(config, vocabulary, chunk_len)
+    if head == "last":
+        parts["head"] /= chunk_len
+    row["gflops"] = TRAINING * sum(parts.values()) * row["tokens_per_second"] / 1e9

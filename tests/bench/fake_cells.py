@@ -1,0 +1,51 @@
+"""The functions of the fake cells; light, so that their processes start fast."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+from fractus_bench.records import Measured, SkipCellError
+from fractus_bench.timing import compare
+
+
+def work(*, repeats: int, sizes: list[int]) -> Measured:
+    def call(size: int):
+        def add() -> int:
+            sum(range(1000 * size))
+            return 10
+
+        return add
+
+    calls = {f"size {size}": call(size) for size in sizes}
+    labels = {f"size {size}": {"size": size} for size in sizes}
+    rows = compare(calls, repeats, labels=labels)
+    for row in rows:
+        row["gflops"] = 1.0
+    return Measured(rows, {"threads_seen": os.environ["OMP_NUM_THREADS"]})
+
+
+def fail(*, repeats: int, message: str) -> Measured:
+    raise ValueError(message)
+
+
+def die(*, repeats: int) -> Measured:
+    os.kill(os.getpid(), signal.SIGSEGV)
+    raise AssertionError("unreachable")
+
+
+def sleep(*, repeats: int) -> Measured:
+    time.sleep(100)
+    return Measured([])
+
+
+def grow(*, repeats: int) -> Measured:
+    kept = []
+    while True:
+        kept.append(bytearray(b"x") * 20_000_000)
+        time.sleep(0.005)
+
+
+def skip(*, repeats: int) -> Measured:
+    raise SkipCellError("there is nothing to measure")

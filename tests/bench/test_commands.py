@@ -1,0 +1,145 @@
+"""`fractus bench` on cells that work, and on cells that do not."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import psutil
+import pytest
+from running import one_line
+
+from fractus_bench import groups
+from fractus_core.cli.main import main
+
+
+@pytest.fixture
+def little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    free = SimpleNamespace(available=7.5e8, total=1e10)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: free)
+
+
+def test_whatever_a_cell_does_the_others_are_measured(
+    fakes: Path, little_memory: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (fakes / "benchmarks" / "results").mkdir(parents=True)
+    assert main(["bench", "run", "--threads", "1", "--json", "fake/*"]) == 0
+    told = capsys.readouterr()
+    found = {r["cell"].removeprefix("fake/"): r for r in json.loads(told.out)}
+    saved = json.loads((fakes / "benchmarks" / "results" / "fake.json").read_text())
+    assert saved == {r["cell"]: r for r in found.values()}
+    assert {name: (r["status"], r["detail"]) for name, r in found.items()} == {
+        "work": ("ok", ""),
+        "raise": ("crashed", "ValueError: two lines"),
+        "die": ("crashed", "killed by SIGSEGV"),
+        "sleep": ("timed out", "not done after 1 s"),
+        "grow": ("out of memory", found["grow"]["detail"]),
+        "skip": ("skipped", "there is nothing to measure"),
+    }
+    assert "fake/sleep: timed out" in told.err
+    assert found["sleep"]["seconds"] < 5
+    assert found["grow"]["detail"].endswith(" GB of the 0.6 GB that it may")
+    assert 600 < found["grow"]["most_memory_mb"] < 4000
+
+    work = found["work"]
+    assert work["facts"] == {"threads_seen": "1"}
+    assert work["command"] == "fractus bench run 'fake/*' --threads 1"
+    assert work["threads"] == 1
+    assert work["repeats"] == 3
+    assert work["machine"]["python"] == ".".join(map(str, sys.version_info[:3]))
+    assert work["machine"]["cpu"]
+    peak = work["gemm_gflops"]
+    assert peak["fp32"] > 1
+    rows = work["rows"]
+    assert [row["variant"] for row in rows] == ["size 1", "size 2", "size 4"]
+    assert rows[0]["speedup"]["median"] == 1
+    assert rows[0]["mfu"] == pytest.approx(100 / peak["fp32"])
+    assert rows[2]["us_per_token"]["median"] > 2 * rows[0]["us_per_token"]["median"]
+    for row in rows:
+        taken = row["us_per_token"]
+        assert taken["q1"] <= taken["median"] <= taken["q3"]
+        assert taken["n"] == 3
+
+
+def test_a_failure_that_was_asked_for_by_name_is_one_of_the_command(fakes: Path) -> None:
+    assert main(["bench", "run", "fake/skip", "fake/ra*", "--out", "there"]) == 0
+    assert main(["bench", "run", "fake/raise", "--out", "there"]) == 1
+    saved = json.loads((fakes / "there" / "fake.json").read_text())
+    assert sorted(saved) == ["fake/raise", "fake/skip"]
+    assert saved["fake/raise"]["command"].startswith("fractus bench run fake/raise --threads ")
+
+
+def test_an_unknown_cell_is_named(fakes: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "run", "fake/slep"]) == 2
+    told = one_line(capsys.readouterr().err)
+    assert told.endswith("there is no cell 'fake/slep'; did you mean fake/sleep?")
+    assert not list(fakes.iterdir())
+
+
+def test_ctrl_c_keeps_what_was_finished(fakes: Path) -> None:
+    code = (
+        "import conftest, sys; from fractus_bench import groups;"
+        "from fractus_core.cli.main import main;"
+        "groups.GROUPS = (conftest.FAKES,); sys.exit(main(sys.argv[1:]))"
+    )
+    command = [sys.executable, "-c", code, "bench", "run", "fake/raise", "fake/grow"]
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
+    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+    saved, deadline = fakes / "bench-results" / "fake.json", time.monotonic() + 60
+    while not (saved.exists() and psutil.Process(process.pid).children()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    [child] = psutil.Process(process.pid).children()
+    process.send_signal(signal.SIGINT)
+    assert process.wait(30) == 130
+    assert list(json.loads(saved.read_text())) == ["fake/raise"]
+    assert not child.is_running()
+
+
+def test_list_shows_every_cell(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "list"]) == 0
+    out = capsys.readouterr().out
+    assert main(["bench", "list", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert len(found) == len({cell["name"] for cell in found}) > 30
+    for cell in found:
+        assert f"{cell['name']} " in out
+        assert cell["summary"] in out
+    assert [group.name for group in groups.GROUPS] == list(
+        dict.fromkeys(cell["group"] for cell in found)
+    )
+
+
+def test_listing_and_counting_import_no_torch() -> None:
+    for arguments in (["list"], ["model", "--preset", "1b"]):
+        code = (
+            "import sys; from fractus_core.cli.main import main; main(['bench', *sys.argv[1:]]);"
+            "print('heavy:', sorted({'torch', 'numpy', 'matplotlib'} & set(sys.modules)))"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True
+        )
+        assert done.stdout.endswith("heavy: []\n")
+
+
+def test_model(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--preset", "1b", "--set", "dynamics=reference", "--peak", "200"]
+    assert main(["bench", "model", *arguments, "--json"]) == 0
+    cost = json.loads(capsys.readouterr().out)
+    assert cost["parameters"]["total"] == 1_048_630_177
+    active = cost["active_parameters"]
+    assert (active["total"] - active["head"]) / 1e6 == pytest.approx(118.8, abs=0.05)
+    assert active["total"] / 1e6 == pytest.approx(183.1, abs=0.05)
+    assert cost["microseconds_training"] == pytest.approx(cost["training_flops"] / 200e9 * 1e6)
+
+    assert main(["bench", "model", *arguments]) == 0
+    out = capsys.readouterr().out
+    assert "1,048,630,177" in out
+    assert main(["bench", "model", "--set", "d_model=7"]) == 2
+    assert "d_model" in one_line(capsys.readouterr().err)

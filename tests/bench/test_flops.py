@@ -1,0 +1,100 @@
+"""Arithmetic against real engines and torch's own counter."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from fractus_bench import flops
+from fractus_core.engine import PRESETS, ContinuousThoughtEngine, EngineConfig, attention, engine
+from fractus_text.embedding import TiedEmbedding
+
+SMALL = {
+    "d_model": 64,
+    "n_heads": 4,
+    "n_layers": 2,
+    "n_experts": 8,
+    "expert_rank": 16,
+    "d_ff": 48,
+    "n_oscillators": 6,
+    "coupling_rank": 3,
+}
+CONFIGS = {
+    "default": EngineConfig(**SMALL),
+    "plain": EngineConfig(**SMALL, output_gate=False, token_shift=False, final_norm=False),
+    "other": EngineConfig(**SMALL, phase_drive="mean", thought_stride=0, n_levels=3),
+    "dense experts": EngineConfig(**SMALL | {"expert_rank": 0}),
+    "reference": EngineConfig.reference(**SMALL),
+    "dense reference": EngineConfig.reference(**SMALL | {"expert_rank": 0}),
+}
+VOCABULARY = 101
+
+
+def grouped(x: torch.Size, weight: torch.Size, *_: object, **__: object) -> int:
+    return 2 * x[0] * x[1] * weight[2]
+
+
+GROUPED = {torch.ops.aten._grouped_mm: grouped}
+"""Shapes to operations: torch's counter does not know this one."""
+
+
+def test_a_chunk_is_cut_as_by_the_engine() -> None:
+    assert flops.SECTION == attention.SECTION
+    assert flops.MAX_PIECE == engine.MAX_PIECE
+
+
+@pytest.mark.parametrize(
+    "config",
+    [*CONFIGS.values(), *(EngineConfig(**PRESETS[name]) for name in ("stage0", "stage2", "1b"))],
+)
+def test_parameters_are_those_of_an_engine(config: EngineConfig) -> None:
+    with torch.device("meta"):
+        made = ContinuousThoughtEngine(config)
+        head = TiedEmbedding(VOCABULARY, config.d_model)
+    count = flops.parameters(config, VOCABULARY)
+    assert sum(count.values()) == sum(
+        p.numel() for module in (made, head) for p in module.parameters()
+    )
+    experts = sum(p.numel() for block in made.layers for p in block.experts.parameters())
+    assert count["experts"] == experts
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("chunk_len", [24, 64, 200])
+def test_operations_are_those_that_torch_counts(name: str, chunk_len: int) -> None:
+    config, rows = CONFIGS[name], 3
+    made = ContinuousThoughtEngine(config)
+    x = torch.randn(rows, chunk_len, config.d_model)
+    with FlopCounterMode(display=False, custom_mapping=GROUPED) as counter, torch.no_grad():
+        made.tick_chunk(x, made.initial_state(rows))
+    assert sum(flops.forward_flops(config, 0, chunk_len).values()) == pytest.approx(
+        counter.get_total_flops() / x[..., 0].numel(), rel=0.03
+    )
+
+
+def test_a_tick_counts_the_outer_product_too() -> None:
+    """Which torch does not see as a product, since it is added in place."""
+    config = CONFIGS["default"]
+    made = ContinuousThoughtEngine(config)
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        made.tick_chunk(torch.randn(1, 1, config.d_model), made.initial_state(1))
+    D = config.d_head
+    unseen = config.n_layers * config.n_heads * config.n_levels * 2 * D * (D + 1)
+    assert sum(flops.forward_flops(config, 0, 1).values()) == pytest.approx(
+        counter.get_total_flops() + unseen, rel=0.03
+    )
+
+
+def test_the_state_is_as_large_as_an_engines() -> None:
+    for config in CONFIGS.values():
+        state = ContinuousThoughtEngine(config).initial_state(1)
+        numbers = 0
+
+        def add(tensor: torch.Tensor) -> torch.Tensor:
+            nonlocal numbers
+            numbers += tensor.numel()
+            return tensor
+
+        state.map(add)
+        assert flops.bytes_per_token(config, VOCABULARY)["state"] == 2 * 4 * numbers
