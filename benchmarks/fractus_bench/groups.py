@@ -244,8 +244,8 @@ DECODE = Group(
 DATA = Group(
     name="data",
     text="Making data ready and reading it, without an engine. `data/start` opens token shards "
-    "that are in the cache already and reads 201 batches; `grown_mb` includes the pages of "
-    "the memory map that it touched.",
+    "that are in the cache already and reads 201 batches; what it touches of the memory map "
+    "counts as mapped, and the system may take it back.",
     cells=(
         _cell(
             "data/text",

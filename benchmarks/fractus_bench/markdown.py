@@ -7,7 +7,15 @@ from typing import Any
 
 from fractus_bench.records import Row
 
-_WORDS = {"us": "µs", "mfu": "MFU %", "mb": "MB", "gflops": "GFLOP/s", "ms": "ms", "lr": "lr"}
+_WORDS = {
+    "us": "µs",
+    "mfu": "MFU %",
+    "mb": "MB",
+    "gflops": "GFLOP/s",
+    "ms": "ms",
+    "gb": "GB",
+    "cpu": "CPU",
+}
 _CODE = {"C", "E", "V", "d_head", "d_model", "n_layers", "n_experts"}
 
 
@@ -42,8 +50,8 @@ def _number(value: float) -> str:
 
 
 def table(rows: Sequence[Row]) -> list[str]:
-    """Lines of a Markdown table. Its columns are the rows' keys; numbers stand to the right."""
-    keys = list(dict.fromkeys(key for row in rows for key in row))
+    """Lines of a Markdown table. A column for each key that has values."""
+    keys = list(dict.fromkeys(k for row in rows for k, value in row.items() if value is not None))
     cells = [[title(key) for key in keys], *([text(row.get(key)) for key in keys] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     right = [all(_is_number(row.get(key)) for row in rows) for key in keys]

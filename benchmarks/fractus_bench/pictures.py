@@ -50,7 +50,7 @@ def _lines(axes: Axes, chart: Chart, rows: list[Row]) -> None:
     """On logarithmic axes, a line for each variant, with quartiles."""
     series: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
-        series[row["variant"]].append(row)
+        series[row.get("variant", "")].append(row)
     if len({row[chart.x] for row in rows}) == len(rows):  # variants are the points of one line
         series = {"": rows}
     for name, points in series.items():

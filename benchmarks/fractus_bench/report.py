@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from fractus_bench.records import Group
 from fractus_bench.results import Result
 from fractus_core.api import write_atomically
 
+WIDTH = 100
 PICTURES = "pictures"
 """The folder of pictures, beside the page."""
 Machines = Mapping[str, int]
@@ -48,7 +50,8 @@ def write_report(groups: Iterable[Group], results: Mapping[str, Result], page: P
 
 
 def _section(group: Group, found: list[Result], machines: Machines) -> list[str]:
-    lines = [f"## {group.name.replace('_', ' ').capitalize()}", "", group.text, ""]
+    title = group.name.replace("_", " ").capitalize()
+    lines = [f"## {title}", "", *textwrap.wrap(group.text, WIDTH), ""]
     for command, results in _grouped(found, lambda result: result["command"]):
         numbers = sorted({machines[_machine(result)] for result in results})
         lines += [f"Made with `{command}` on machine {', '.join(map(str, numbers))}.", ""]

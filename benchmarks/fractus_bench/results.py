@@ -50,6 +50,6 @@ def _read(file: Path) -> dict[str, Result]:
     except OSError as error:
         raise FractusError(f"cannot read {file}: {error.strerror}") from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise FractusError(f"damaged results {file}: {error}; delete it and run again") from None
+        raise FractusError(f"damaged results {file}: {error}; move it away and run again") from None
     found: dict[str, Result] = entries
     return found

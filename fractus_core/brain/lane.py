@@ -100,7 +100,8 @@ class BrainLane:
         directory = BrainDirectory(Path(link.directory))
         if not directory.exists:
             raise FractusError(
-                f"the run's brain is not at {directory.path}: say with --brain where it is"
+                f"the run's brain is not at {directory.path}: say with --brain where it is; if it "
+                "is gone, the run cannot go on, but eval and generate still read its checkpoint"
             )
         with directory.locked():
             content = _read(directory, link)

@@ -17,7 +17,7 @@ from fractus_core.errors import FractusError
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--data", help="Other data to evaluate on, all of it, instead of what was held out.")
 @click.option("--frontend", help="Only this one; needed with --data where there are several.")
-@click.option("--tokens", type=click.IntRange(min=1), help="Read so many at most.")
+@click.option("--tokens", type=click.IntRange(min=1), help="Stop after so many, in whole batches.")
 @click.option("--allow-previous", is_flag=True, help="Pass over damaged checkpoints.")
 @click.option("--json", "as_json", is_flag=True, help="Print all figures as JSON.")
 def evaluate(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shlex
 import time
 from dataclasses import asdict
@@ -26,6 +27,7 @@ INTERRUPTED = 130
 BYTES_PER_PARAMETER = 16
 """Weights, gradients and an optimizer's two moments, in fp32."""
 TIMED_STEPS = 5
+"""At least."""
 
 
 def make_config(
@@ -75,14 +77,18 @@ def introduction(run: Run) -> list[str]:
     """What is about to be trained."""
     parameters = run.model.parameter_count()
     lines = [f"run {run.directory.path}: {parameters:,} parameters, {run.config.budget.describe()}"]
-    lines += [f"{plugged.name}: {plugged.data}" for plugged in run.config.frontends]
+    lines += [
+        f"{plugged.name}: {plugged.data}, {lane.source.rows:,} rows"
+        for plugged, lane in zip(run.config.frontends, run.lanes, strict=True)
+    ]
     if run.brain is not None:
         link = run.brain.link
         lines.append(
-            f"brain {link.directory}: lane {link.lane}, exchanges every {link.sync_every:,} steps"
+            f"brain {link.directory}: lane {link.lane} with front-end "
+            f"{', '.join(run.brain.keys.values())}, exchanges every {link.sync_every:,} steps"
         )
     options = run.trainer.options
-    shown = ("optimizer", "lr", "batch_size", "chunk_len", "precision", "threads")
+    shown = ("optimizer", "lr", "chunk_len", "precision", "threads")
     facts = [f"{name} {options[name]}" for name in shown if name in options]
     lines.append(f"trainer {run.config.trainer.name}: {', '.join(facts)}")
     if run.spent.steps:
@@ -136,11 +142,15 @@ def dry_run(
         )
     run = Run.rehearse(registry, directory, config)
     steps = run.trainer.train(lambda: 0.0)
-    next(steps)  # allocates
+    # Whole rounds, for front-ends' steps differ; the first of them allocates.
+    each = sum(plugged.share for plugged in config.frontends)
+    timed = math.ceil(TIMED_STEPS / each) * each
+    for _ in islice(steps, each):
+        pass
     begun = time.perf_counter()
-    tokens = sum(step.tokens for step in islice(steps, TIMED_STEPS))
-    seconds = (time.perf_counter() - begun) / TIMED_STEPS
-    tokens_per_step = tokens / TIMED_STEPS
+    tokens = sum(step.tokens for step in islice(steps, timed))
+    seconds = (time.perf_counter() - begun) / timed
+    tokens_per_step = tokens / timed
     budget = config.budget
     limits = [
         budget.seconds,

@@ -40,11 +40,13 @@ def open_run(path: Path, *, allow_previous: bool = False) -> Opened:
 
 
 def open_with(registry: Registry, path: Path, *, allow_previous: bool = False) -> Opened:
-    brain = BrainDirectory(path)
+    brain, run = BrainDirectory(path), RunDirectory(path)
+    if not brain.exists and not run.config_file.is_file():
+        raise FractusError(f"{path} is no run and no brain: it has neither run.json nor brain.json")
     opened = (
         _open_brain(registry, brain, allow_previous=allow_previous)
         if brain.exists
-        else _open_run(registry, RunDirectory(path), allow_previous=allow_previous)
+        else _open_run(registry, run, allow_previous=allow_previous)
     )
     for module in (opened.model.engine, *map(as_module, opened.model.frontends.values())):
         module.eval()

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from brains import killed_at
-from toys import ToyLane, core_of, delta
+from toy_brains import ToyLane, core_of, delta
 
 from fractus_core.brain.directory import BrainDirectory
 from fractus_core.brain.lane import BrainLane

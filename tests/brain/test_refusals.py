@@ -108,7 +108,7 @@ def test_a_name_of_a_run_that_has_given_nothing_yet(
     assert main(other) == 0
     capsys.readouterr()
     assert main(resume(first)) == 0
-    assert "lane text," in capsys.readouterr().err
+    assert "lane text with" in capsys.readouterr().err
     assert main(["brain", "status", str(brain)]) == 0
     assert "4 exchanges by 2 lanes" in capsys.readouterr().out
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from toys import SIZE, Part, ToyLane, Vector, core_of, delta, head_of
+from toy_brains import SIZE, Part, ToyLane, Vector, core_of, delta, head_of
 
 from fractus_core.brain.config import Rule
 from fractus_core.brain.directory import BrainDirectory

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from toys import ToyLane, core_of, delta, head_of
+from toy_brains import ToyLane, core_of, delta, head_of
 
 from fractus_core.brain.config import BrainLink
 from fractus_core.brain.directory import BrainDirectory

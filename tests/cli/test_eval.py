@@ -157,7 +157,9 @@ def test_errors(tmp_path: Path, made: Path, capsys: pytest.CaptureFixture[str]) 
     (tmp_path / "empty").mkdir()
     (tmp_path / "short.txt").write_text("short")
     gone = str(tmp_path / "gone")
-    assert refused(capsys, 1, gone) == f"fractus: error: {gone} is no run: it has no run.json"
+    assert refused(capsys, 1, gone) == (
+        f"fractus: error: {gone} is no run and no brain: it has neither run.json nor brain.json"
+    )
     assert "is no run" in refused(capsys, 1, str(tmp_path / "empty"))
     assert "is no run" in refused(capsys, 1, str(made / "run.json"))
     assert refused(capsys, 1, run, "--frontend", "vision").endswith("it has text")

@@ -320,5 +320,7 @@ def test_what_is_just_a_value(
 
 def test_what_is_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     line = refused(capsys, 1, str(tmp_path))
-    assert line == f"fractus: error: {tmp_path} is no run: it has no run.json"
+    assert line == (
+        f"fractus: error: {tmp_path} is no run and no brain: it has neither run.json nor brain.json"
+    )
     assert "RUN" in refused(capsys, 2)

@@ -89,5 +89,5 @@ def fitted(
     times = [row["us_per_token"]["median"] for row in rows]
     exponent = np.polyfit(np.log(values), np.log(times), 1)[0]
     for row in rows:
-        row["variant"] = name
+        del row["variant"]
     return Measured(rows, {"exponent": float(exponent)})

@@ -73,6 +73,7 @@ def _require_compiler() -> None:
     default=False,
     help="Compile first (with a C++ compiler, some 15 s): several times faster then.",
 )
+@click.option("--frontend", help="Which, where there are several.  [default: the first]")
 @click.option("--allow-previous", is_flag=True, help="Use an older checkpoint if need be.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of streaming.")
 def generate(
@@ -85,6 +86,7 @@ def generate(
     repetition_penalty: float,
     seed: int,
     compiled: bool,
+    frontend: str | None,
     allow_previous: bool,
     as_json: bool,
 ) -> None:
@@ -103,18 +105,20 @@ def generate(
     from fractus_text.sampling import Sampler, write
 
     model = open_run(run, allow_previous=allow_previous).model
-    texts = [f for f in model.frontends.values() if isinstance(f, TextFrontend)]
-    if not texts:
-        names = ", ".join(model.frontends)
-        raise FractusError(f"{run} has no front-end that writes text; it has {names}")
-    encoding = texts[0].encoding
+    writing = {n: f for n, f in model.frontends.items() if isinstance(f, TextFrontend)}
+    chosen = next(iter(writing), "") if frontend is None else frontend
+    if chosen not in writing:
+        names = ", ".join(writing or model.frontends)
+        asked = frontend or "that writes text"
+        raise FractusError(f"{run} has no front-end {asked}; it has {names}")
+    encoding = writing[chosen].encoding
     sampler = Sampler(temperature, top_k, top_p, repetition_penalty, seed)
     # An empty prompt is the end of whatever came before.
     start = encode_text(encoding, prompt).astype("int64") if prompt else [encoding.eot_token]
     if compiled:
         _require_compiler()
         model.engine.compile_ticks()
-    stream = Stream(model.engine, texts[0])
+    stream = Stream(model.engine, writing[chosen])
     tokens = write(stream, torch.as_tensor(start), sampler, stop=encoding.eot_token)
 
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")

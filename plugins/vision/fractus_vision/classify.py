@@ -27,6 +27,7 @@ _BAR = 24
     help="How many classes to show, the likeliest first.",
 )
 @click.option("--watch", is_flag=True, help="Show how the answer forms, patch by patch.")
+@click.option("--frontend", help="Which, where there are several.  [default: the first]")
 @click.option("--allow-previous", is_flag=True, help="Use an older checkpoint if need be.")
 @click.option("--json", "as_json", is_flag=True, help="A JSON list with one object per image.")
 def classify(
@@ -34,6 +35,7 @@ def classify(
     images: tuple[Path, ...],
     top: int,
     watch: bool,
+    frontend: str | None,
     allow_previous: bool,
     as_json: bool,
 ) -> None:
@@ -51,24 +53,26 @@ def classify(
     from fractus_vision.frontend import VisionFrontend, look
 
     model = open_run(run, allow_previous=allow_previous).model
-    eyes = [f for f in model.frontends.values() if isinstance(f, VisionFrontend)]
-    if not eyes:
-        names = ", ".join(model.frontends)
-        raise FractusError(f"{run} has no front-end that sees; it has {names}")
-    frontend = eyes[0]
+    seeing = {n: f for n, f in model.frontends.items() if isinstance(f, VisionFrontend)}
+    chosen = next(iter(seeing), "") if frontend is None else frontend
+    if chosen not in seeing:
+        names = ", ".join(seeing or model.frontends)
+        asked = frontend or "that sees"
+        raise FractusError(f"{run} has no front-end {asked}; it has {names}")
+    eyes = seeing[chosen]
 
     reports: list[dict[str, Any]] = []
     for file in images:
         try:
             with refusing_bombs():
-                pixels = decode(file, size=frontend.size, channels=frontend.channels)
+                pixels = decode(file, size=eyes.size, channels=eyes.channels)
         except InvalidItemError as error:
             raise FractusError(f"{file}: {error}") from None
         image = torch.tensor(pixels).permute(2, 0, 1).unsqueeze(0)
-        stream = Stream(model.engine, frontend)
+        stream = Stream(model.engine, eyes)
         answers, confidence = look(stream, image)
         answers = answers[0].softmax(-1)
-        told = [_likeliest(answer.tolist(), frontend.classes, top) for answer in answers]
+        told = [_likeliest(answer.tolist(), eyes.classes, top) for answer in answers]
         found = {
             "image": str(file),
             "class": next(iter(told[-1])),
@@ -76,7 +80,7 @@ def classify(
             "probabilities": told[-1],
         }
         if watch:
-            places = [divmod(place, frontend.stem.side) for place in frontend.order.tolist()]
+            places = [divmod(place, eyes.stem.side) for place in eyes.order.tolist()]
             found["watch"] = [
                 {"patch": i, "row": row, "column": column, "probabilities": answer}
                 for i, ((row, column), answer) in enumerate(zip(places, told, strict=True), 1)

@@ -1,0 +1,70 @@
+"""The races on toy data for a moment: who wins means nothing, but all arrive."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from running import WORDS
+
+from fractus_bench.cells import race
+from fractus_bench.records import SkipCellError
+
+TINY = ["--set", "d_model=32", "--set", "n_layers=1"]
+
+
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "data"
+    (folder / "text").mkdir(parents=True)
+    draw = np.random.default_rng(0)
+    (folder / "text" / "tinyshakespeare.txt").write_text(" ".join(draw.choice(WORDS, 4000)))
+    for place in ("train/dark", "train/light", "test/dark", "test/light"):
+        images = folder / "cifar10" / place
+        images.mkdir(parents=True)
+        for number in range(20):
+            pixels = draw.integers(128, size=(32, 32, 3)) + 127 * place.endswith("light")
+            Image.fromarray(pixels.astype(np.uint8)).save(images / f"{number}.png")
+    monkeypatch.setenv("FRACTUS_BENCH_DATA", str(folder))
+    monkeypatch.setenv("FRACTUS_CACHE", str(tmp_path / "cache"))
+    return folder
+
+
+def test_without_data_the_reason_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = {"repeats": 1, "seconds": 1, "engine": []}
+    monkeypatch.delenv("FRACTUS_BENCH_DATA", raising=False)
+    with pytest.raises(SkipCellError, match=r"set FRACTUS_BENCH_DATA .* tinyshakespeare.txt"):
+        race.chars(**arguments, controls=[])
+    monkeypatch.setenv("FRACTUS_BENCH_DATA", str(tmp_path))
+    with pytest.raises(SkipCellError, match="there is no .*cifar10"):
+        race.cifar(**arguments, lr={})
+
+
+@pytest.mark.slow
+def test_characters(data: Path) -> None:
+    controls = [{"n_layers": 1, "lr": 4e-3, "schedule": schedule} for schedule in ("wsd", "cosine")]
+    found = race.chars(repeats=2, seconds=1.5, engine=TINY, controls=controls)
+    assert [row["variant"] for row in found.rows] == [
+        "fractus",
+        "GPT, 1 layers, wsd, lr 0.004",
+        "GPT, 1 layers, cosine, lr 0.004",
+    ]
+    for row in found.rows:
+        assert 0 < row["loss"]["median"] < 3.2
+        assert row["loss"]["n"] == 2
+        assert row["parameters"] > 1000
+    for row in found.rows[1:]:
+        assert row["loss"]["median"] < row["loss_windows"]["median"] + 0.02
+
+
+@pytest.mark.slow
+def test_images(data: Path) -> None:
+    lr = {"vit": 1e-3, "cnn": 3e-3}
+    found = race.cifar(repeats=1, seconds=1.5, engine=TINY, lr=lr)
+    assert [row["variant"] for row in found.rows] == ["fractus", "ViT", "CNN"]
+    ours = found.rows[0]["parameters"]
+    for row in found.rows:
+        assert 0.4 <= row["accuracy"] <= 1
+        assert row["parameters"] == pytest.approx(ours, rel=0.2)
