@@ -38,7 +38,7 @@ def test_without_data_the_reason_is_told(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(SkipCellError, match=r"set FRACTUS_BENCH_DATA .* tinyshakespeare.txt"):
         race.chars(**arguments, controls=[])
     monkeypatch.setenv("FRACTUS_BENCH_DATA", str(tmp_path))
-    with pytest.raises(SkipCellError, match="there is no .*cifar10"):
+    with pytest.raises(SkipCellError, match=r"there is no .*cifar10"):
         race.cifar(**arguments, lr={})
 
 
