@@ -88,7 +88,7 @@ def introduction(run: Run) -> list[str]:
             f"{', '.join(run.brain.keys.values())}, exchanges every {link.sync_every:,} steps"
         )
     options = run.trainer.options
-    shown = ("optimizer", "lr", "chunk_len", "precision", "threads")
+    shown = ("optimizer", "lr", "chunk_len", "precision", "threads", "compile_seconds")
     facts = [f"{name} {options[name]}" for name in shown if name in options]
     lines.append(f"trainer {run.config.trainer.name}: {', '.join(facts)}")
     if run.spent.steps:

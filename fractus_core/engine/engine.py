@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from fractus_core.engine.attention import DecayFactors, log_decays, section_length
 from fractus_core.engine.block import Block
+from fractus_core.engine.compiling import require_compiler
 from fractus_core.engine.config import EngineConfig
 from fractus_core.engine.probe import RoutingProbe
 from fractus_core.engine.reference import ReferenceBlock
@@ -96,6 +97,7 @@ class ContinuousThoughtEngine(nn.Module):
         """Have `torch.compile` make one program of a tick; the first tick then takes its time.
 
         Raises:
+            FractusError: there is no C++ compiler.
             ValueError: if `batch_size` streams choose more experts than there are, so that grouped
                 products, which cannot be compiled in fp32, would be less work.
         """
@@ -105,7 +107,21 @@ class ContinuousThoughtEngine(nn.Module):
                 f"{batch_size} streams choose {chosen} experts of {E}: compile for at most "
                 f"{E // self.config.top_k} streams"
             )
+        require_compiler()
         self._read_token = torch.compile(self._read, dynamic=False, fullgraph=True)
+
+    def compile_blocks(self) -> None:
+        """Have `torch.compile` fuse the smooth parts of each block: attention and phases.
+
+        For chunks of one shape; each other shape is compiled anew when it comes.
+
+        Raises:
+            FractusError: there is no C++ compiler.
+        """
+        require_compiler()
+        for block in self.layers:
+            block.attention.compile(dynamic=False)
+            block.phases.compile(dynamic=False)
 
     @torch.no_grad()
     def tick_chunk(self, vectors: Tensor, state: EngineState) -> tuple[Tensor, EngineState]:

