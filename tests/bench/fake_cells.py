@@ -43,7 +43,7 @@ def sleep(*, repeats: int) -> Measured:
 def grow(*, repeats: int) -> Measured:
     kept = []
     while True:
-        kept.append(bytearray(b"x") * 20_000_000)
+        kept.append(bytearray(b"x") * 40_000_000)
         time.sleep(0.005)
 
 

@@ -21,7 +21,7 @@ from fractus_core.cli.main import main
 
 @pytest.fixture
 def little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    free = SimpleNamespace(available=7.5e8, total=1e10)
+    free = SimpleNamespace(available=2e9, total=1e10)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: free)
 
 
@@ -44,8 +44,8 @@ def test_whatever_a_cell_does_the_others_are_measured(
     }
     assert "fake/sleep: timed out" in told.err
     assert found["sleep"]["seconds"] < 5
-    assert found["grow"]["detail"].endswith(" GB of the 0.6 GB that it may")
-    assert 600 < found["grow"]["most_memory_mb"] < 4000
+    assert found["grow"]["detail"].endswith(" GB of the 1.6 GB that it may")
+    assert 1600 < found["grow"]["most_memory_mb"] < 6000
 
     work = found["work"]
     assert work["facts"] == {"threads_seen": "1"}

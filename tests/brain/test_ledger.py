@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -78,3 +79,17 @@ def test_whatever_was_saved_is_given_once(brain: Path, seed: int) -> None:
     lanes = BrainDirectory(brain).snapshot().lanes
     assert [lanes[name].tokens for name in ("text", "vision")] == [a.tokens for a in accounts]
     assert all(account.tokens for account in accounts)
+
+
+def test_what_a_killed_process_left_is_not_there(brain: Path) -> None:
+    """Half of an exchange, and one that was written but not acknowledged."""
+    lane, exchanges = ToyLane(brain), brain / "exchanges"
+    base = core_of(brain)
+    (exchanges / ".2.4711").mkdir()
+    (exchanges / ".2.4711" / "engine.safetensors").write_bytes(b"half")
+    shutil.copytree(exchanges / "1", exchanges / "3")
+    assert BrainDirectory(brain).snapshot().number == 1
+    lane.learn(delta(1))
+    lane.exchange()
+    assert {path.name for path in exchanges.iterdir()} == {"1", "2", "latest"}
+    np.testing.assert_allclose(core_of(brain), base + delta(1), rtol=0, atol=1e-6)
