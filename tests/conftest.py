@@ -1,4 +1,4 @@
-"""Fake distributions, for tests of whatever looks at installed plugins."""
+"""What all tests share: a cache for each, and fake distributions of plugins."""
 
 from __future__ import annotations
 
@@ -16,6 +16,14 @@ from fractus_core.plugins.registry import Registry
 
 # Whatever runs the tests may ignore Ctrl-C, as a shell does for what runs in the background.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache of its own for each test."""
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("FRACTUS_CACHE", str(folder))
+    return folder
 
 
 API = "CommandSpec, FrontendSpec, Option, TrainerSpec, hookimpl"

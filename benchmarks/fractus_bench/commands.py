@@ -17,7 +17,6 @@ from fractus_bench import groups, results
 from fractus_bench.records import Cell
 from fractus_core.api import EngineConfig, FractusError
 from fractus_core.cli import values
-from fractus_core.engine import PRESETS
 
 
 @click.group()
@@ -141,22 +140,7 @@ def report(directory: Path | None, output: Path) -> None:
 
 
 @bench.command()
-@click.option(
-    "--preset",
-    default="stage0",
-    show_default=True,
-    metavar="NAME",
-    callback=values.preset,
-    help=f"Size of the engine: {', '.join(PRESETS)}.",
-)
-@click.option(
-    "--set",
-    "settings",
-    multiple=True,
-    metavar="FIELD=VALUE",
-    callback=values.settings,
-    help="A field of EngineConfig, such as n_layers=4. Repeatable.",
-)
+@values.engine_options
 @click.option("--vocabulary", default=50257, show_default=True, type=click.IntRange(min=0))
 @click.option("--chunk-len", default=32, show_default=True, type=click.IntRange(min=1))
 @click.option(
@@ -185,12 +169,7 @@ def model(
     """
     from fractus_bench.markdown import table
 
-    fields = preset | settings
-    reference = fields.get("dynamics") == "reference"
-    try:
-        config = (EngineConfig.reference if reference else EngineConfig)(**fields)
-    except ValueError as error:
-        raise click.BadParameter(str(error), ctx, param_hint="--set") from error
+    config = values.engine(ctx, preset, settings)
     cost = count(config, vocabulary, chunk_len, peak)
     if as_json:
         click.echo(json.dumps(cost))

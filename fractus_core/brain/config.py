@@ -10,7 +10,7 @@ from typing import Any, Literal, Self, get_args
 
 from fractus_core.engine import EngineConfig
 from fractus_core.errors import FractusError
-from fractus_core.runs.files import read_json
+from fractus_core.runs.files import read_format
 
 FORMAT = 1
 SYNC_EVERY = 25
@@ -36,10 +36,7 @@ class BrainConfig:
     @classmethod
     def read(cls, path: Path) -> Self:
         """Raises `FractusError` if `path` is missing, damaged or of another format."""
-        value = read_json(path)
-        found = value.get("format") if isinstance(value, dict) else None
-        if found != FORMAT:
-            raise FractusError(f"{path} has format {found}; this version of Fractus reads {FORMAT}")
+        value = read_format(path, FORMAT)
         try:
             if value["rule"] not in RULES:
                 raise ValueError(f"its rule is {value['rule']!r}, not one of {', '.join(RULES)}")
@@ -54,7 +51,8 @@ class BrainLink:
 
     directory: str
     lane: str = ""
-    """Empty until it is joined: then the front-end's name, with a number if that is taken."""
+    """Empty until it is joined: then the front-end's name, with
+    the shard if there are several, and a number if that is taken."""
     sync_every: int = SYNC_EVERY
     """Optimizer steps between exchanges."""
     rule: Rule | None = None

@@ -219,10 +219,8 @@ class BrainLane:
         ]
 
     def _take(self, model: Model, content: Content, tokens: int) -> None:
-        weights = {
-            ours: _copy(content.weights[theirs])
-            for ours, theirs in self._names(model.trees()).items()
-        }
+        names = self._names(model.trees())
+        weights = {ours: content.weights[theirs] for ours, theirs in names.items()}
         model.load(weights)
         self.base = Base(content.number, tokens, weights)
 

@@ -14,7 +14,6 @@ from fractus_core.cli import values
 from fractus_core.cli.installed import registry
 from fractus_core.cli.options import PluginOptionsCommand
 from fractus_core.contract import WHOLE, Shard
-from fractus_core.engine import PRESETS, EngineConfig
 from fractus_core.runs.budget import Budget
 from fractus_core.runs.cadence import Cadence
 
@@ -73,22 +72,7 @@ AS_GIVEN = ("seed", "shard", "log_every", "eval_every", "eval_tokens", "checkpoi
     type=click.Choice(RULES),
     help="How a new brain puts together what its lanes learnt.  [default: auto]",
 )
-@click.option(
-    "--preset",
-    default="stage0",
-    show_default=True,
-    metavar="NAME",
-    callback=values.preset,
-    help=f"Size of the engine: {', '.join(PRESETS)}.",
-)
-@click.option(
-    "--set",
-    "settings",
-    multiple=True,
-    metavar="FIELD=VALUE",
-    callback=values.settings,
-    help="A field of EngineConfig, such as n_layers=4. Repeatable.",
-)
+@values.engine_options
 @click.option("--tokens", type=click.IntRange(min=1), help="Stop after so many tokens.")
 @click.option("--steps", type=click.IntRange(min=1), help="Stop after so many optimizer steps.")
 @click.option(
@@ -167,13 +151,7 @@ def run(
         budget = Budget(tokens, steps, minutes and minutes * 60)
     except ValueError as error:  # nan passes every range
         raise click.BadParameter(str(error), ctx, param_hint="--minutes") from error
-    try:
-        fields = options["preset"] | options["settings"]
-        # The reference dynamics is one choice, not eight.
-        reference = fields.get("dynamics") == "reference"
-        engine = (EngineConfig.reference if reference else EngineConfig)(**fields)
-    except ValueError as error:
-        raise click.BadParameter(str(error), ctx, param_hint="--set") from error
+    engine = values.engine(ctx, options["preset"], options["settings"])
     if options["resume"] is not None:
         _refuse_beside_resume(ctx)
     elif options["allow_previous"]:

@@ -47,6 +47,40 @@ def settings(
     return fields
 
 
+def engine_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Gives a command `--preset` and `--set`; what they say together, `engine` tells."""
+    for option in (
+        click.option(
+            "--set",
+            "settings",
+            multiple=True,
+            metavar="FIELD=VALUE",
+            callback=settings,
+            help="A field of EngineConfig, such as n_layers=4. Repeatable.",
+        ),
+        click.option(
+            "--preset",
+            default="stage0",
+            show_default=True,
+            metavar="NAME",
+            callback=preset,
+            help=f"Size of the engine: {', '.join(PRESETS)}.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def engine(ctx: click.Context, preset: dict[str, Any], settings: dict[str, Any]) -> EngineConfig:
+    fields = preset | settings
+    # The reference dynamics is one choice, not eight.
+    reference = fields.get("dynamics") == "reference"
+    try:
+        return (EngineConfig.reference if reference else EngineConfig)(**fields)
+    except ValueError as error:
+        raise click.BadParameter(str(error), ctx, param_hint="--set") from error
+
+
 def _look_up(ctx: click.Context, parameter: click.Parameter, name: str, known: dict[str, T]) -> T:
     if name in known:
         return known[name]

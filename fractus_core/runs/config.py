@@ -14,7 +14,7 @@ from fractus_core.engine import EngineConfig
 from fractus_core.errors import FractusError
 from fractus_core.runs.budget import Budget
 from fractus_core.runs.cadence import Cadence
-from fractus_core.runs.files import read_json, sha256_of_json
+from fractus_core.runs.files import read_format, sha256_of_json
 
 FORMAT = 2
 """Of `run.json` and of what lies beside it."""
@@ -119,10 +119,7 @@ class RunConfig:
     @classmethod
     def read(cls, path: Path) -> Self:
         """Raises `FractusError` if `path` is missing, damaged or of another format."""
-        value = read_json(path)
-        found = value.get("format") if isinstance(value, dict) else None
-        if found != FORMAT:
-            raise FractusError(f"{path} has format {found}; this version of Fractus reads {FORMAT}")
+        value = read_format(path, FORMAT)
         try:
             return cls.from_json(value)
         except (AttributeError, KeyError, TypeError, ValueError) as error:

@@ -40,6 +40,20 @@ def sha256_of_json(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
+def read_format(path: Path, expected: int) -> dict[str, Any]:
+    """A JSON object whose `format` is `expected`.
+
+    Raises:
+        FractusError: `path` is missing, damaged or of another format.
+    """
+    value = read_json(path)
+    found = value.get("format") if isinstance(value, dict) else None
+    if found != expected:
+        raise FractusError(f"{path} has format {found}; this version of Fractus reads {expected}")
+    assert isinstance(value, dict)
+    return value
+
+
 def read_json(path: Path) -> Any:
     """Raises `FractusError` naming the file if it is missing or no JSON."""
     try:

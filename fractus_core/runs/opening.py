@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from fractus_core.brain.directory import BrainDirectory, Content
 from fractus_core.errors import FractusError
@@ -16,6 +17,8 @@ from fractus_core.runs.config import PluggedFrontend
 from fractus_core.runs.directory import RunDirectory
 from fractus_core.runs.model import Model, as_module
 
+F = TypeVar("F")
+
 
 @dataclass(frozen=True, slots=True)
 class Opened:
@@ -25,6 +28,22 @@ class Opened:
     frontends: Mapping[str, PluggedFrontend]
     """As in `model.frontends`, by the same names."""
     seed: int
+    path: Path
+
+    def frontend(self, kind: type[F], name: str | None, *, does: str) -> F:
+        """The front-end of class `kind` called `name`, or the first of that class.
+
+        Raises:
+            FractusError: there is none; it `does` what is said to be wanted.
+        """
+        found = {n: f for n, f in self.model.frontends.items() if isinstance(f, kind)}
+        chosen = next(iter(found), "") if name is None else name
+        if chosen not in found:
+            names = ", ".join(found or self.model.frontends)
+            raise FractusError(
+                f"{self.path} has no front-end {name or f'that {does}'}; it has {names}"
+            )
+        return found[chosen]
 
 
 def open_run(path: Path, *, allow_previous: bool = False) -> Opened:
@@ -64,7 +83,7 @@ def _open_run(registry: Registry, directory: RunDirectory, *, allow_previous: bo
     frontends = {plugged.name: plugged for plugged in config.frontends}
     model = make_model(registry, config.engine, frontends, config.seed)
     model.load(found[1].trees)
-    return Opened(model, frontends, config.seed)
+    return Opened(model, frontends, config.seed, directory.path)
 
 
 def _open_brain(registry: Registry, directory: BrainDirectory, *, allow_previous: bool) -> Opened:
@@ -82,4 +101,4 @@ def _open_brain(registry: Registry, directory: BrainDirectory, *, allow_previous
         raise FractusError(f"the brain {directory.path} is empty: no run has joined it yet")
     model = make_model(registry, config.engine, content.frontends, 0)
     model.load(content.weights)
-    return Opened(model, content.frontends, 0)
+    return Opened(model, content.frontends, 0, directory.path)

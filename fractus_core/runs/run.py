@@ -260,8 +260,9 @@ class Run:
         """Whether the process that saved the newest checkpoint gave to the brain then."""
         return (
             self.brain is not None
+            and self.saved is not None
             and self.config.budget.progress(self.spent) < 1
-            and self.brain.has_given()
+            and self.brain.has_given()  # which reads the brain
         )
 
     def _exchange(self) -> None:

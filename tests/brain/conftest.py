@@ -12,14 +12,6 @@ torch.set_num_threads(1)
 quicken()
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache of its own for each test."""
-    folder = tmp_path / "cache"
-    monkeypatch.setenv("FRACTUS_CACHE", str(folder))
-    return folder
-
-
 @pytest.fixture
 def corpus(tmp_path: Path) -> Path:
     return write_corpus(tmp_path / "corpus.jsonl")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 import pytest
 from brains import kept
+from damage import flip, garbage, missing, truncate
 from running import contents, one_line, resume, start, write_corpus
 
 from fractus_core.cli.main import main
@@ -38,24 +38,6 @@ def out(made: Path, tmp_path: Path, brain: Path) -> Path:
     shutil.copytree(made / "run", tmp_path / "run")
     assert kept(brain).number == NEWEST
     return tmp_path / "run"
-
-
-def truncate(path: Path) -> None:
-    os.truncate(path, path.stat().st_size // 2)
-
-
-def flip(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[-5] ^= 4
-    path.write_bytes(content)
-
-
-def garbage(path: Path) -> None:
-    path.write_bytes(b"\xff\x00garbage")
-
-
-def missing(path: Path) -> None:
-    path.unlink()
 
 
 EXCHANGE = f"exchanges/{NEWEST}"

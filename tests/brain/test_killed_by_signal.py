@@ -6,10 +6,9 @@ import os
 import random
 import shutil
 import signal
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from brains import assert_kept_same, assert_same_weights, kept
@@ -23,6 +22,7 @@ from running import (
     TRAINER,
     Command,
     assert_same,
+    kill_at_call,
     left,
     resume,
     start,
@@ -41,24 +41,8 @@ if TYPE_CHECKING:
 
 def kill_at(access: int) -> None:
     """This process, at the so-manieth change on the disk."""
-    passed = -1
-
-    def watch(owner: Any, name: str) -> None:
-        original: Callable[..., Any] = getattr(owner, name)
-
-        def watched(*args: Any, **kwargs: Any) -> Any:
-            nonlocal passed
-            passed += 1
-            if passed == access:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return original(*args, **kwargs)
-
-        setattr(owner, name, watched)
-
-    watch(os, "fsync")
-    watch(shutil, "rmtree")
-    for name in ("mkdir", "rename", "replace", "unlink"):
-        watch(Path, name)
+    names = ("mkdir", "rename", "replace", "unlink")
+    kill_at_call(access, [(os, "fsync"), (shutil, "rmtree"), *((Path, name) for name in names)])
 
 
 PARTS = 4

@@ -45,11 +45,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FRACTUS_CACHE", str(tmp_path / "cache"))
-
-
 def evaluated(capsys: pytest.CaptureFixture[str], run: Path, *options: str) -> Any:
     before = contents(run)
     capsys.readouterr()

@@ -21,14 +21,6 @@ sys.path.insert(0, str(AUDIO))
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache of its own for each test."""
-    folder = tmp_path / "cache"
-    monkeypatch.setenv("FRACTUS_CACHE", str(folder))
-    return folder
-
-
-@pytest.fixture(autouse=True)
 def installed(site: Site) -> Path:
     """The metadata that an installation of the example would leave, and all that it would."""
     project = tomllib.loads((AUDIO / "pyproject.toml").read_text())["project"]

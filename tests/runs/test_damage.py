@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from damage import empty, flip, garbage, missing, truncate
 from running import (
     AS_TEXT,
     ENGINE,
@@ -65,28 +65,6 @@ def longer(made: Path) -> Path:
         shutil.copytree(made / "run", whole)
         assert main(resume(whole, "--steps", "9")) == 0
     return whole
-
-
-def truncate(path: Path) -> None:
-    os.truncate(path, path.stat().st_size // 2)
-
-
-def empty(path: Path) -> None:
-    os.truncate(path, 0)
-
-
-def flip(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[-5] ^= 4
-    path.write_bytes(content)
-
-
-def garbage(path: Path) -> None:
-    path.write_bytes(b"\xff\x00garbage")
-
-
-def missing(path: Path) -> None:
-    path.unlink()
 
 
 FILES = [

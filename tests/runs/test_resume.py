@@ -8,7 +8,6 @@ import random
 import re
 import shutil
 import signal
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from running import (
     assert_same,
     contents,
     kill_after_step,
+    kill_at_call,
     left,
     lines_written,
     newest,
@@ -121,30 +121,18 @@ def test_killed_in_the_last_evaluation(
 
 def kill_at(event: int) -> None:
     """This process, at the so-manieth step, line of metrics, or access to the disk."""
-    passed = -1
-
-    def watch(owner: Any, name: str) -> None:
-        original: Callable[..., Any] = getattr(owner, name)
-
-        def watched(*args: Any, **kwargs: Any) -> Any:
-            nonlocal passed
-            passed += 1
-            if passed == event:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return original(*args, **kwargs)
-
-        setattr(owner, name, watched)
-
-    for owner, name in (
-        (Run, "_account"),
-        (MetricsLog, "write"),
-        (os, "fsync"),
-        (Path, "mkdir"),
-        (Path, "rename"),
-        (Path, "replace"),
-        (shutil, "rmtree"),
-    ):
-        watch(owner, name)
+    kill_at_call(
+        event,
+        [
+            (Run, "_account"),
+            (MetricsLog, "write"),
+            (os, "fsync"),
+            (Path, "mkdir"),
+            (Path, "rename"),
+            (Path, "replace"),
+            (shutil, "rmtree"),
+        ],
+    )
 
 
 def killed_at(event: int, args: list[str], log: Path) -> bool:

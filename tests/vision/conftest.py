@@ -17,14 +17,6 @@ torch.set_num_threads(1)
 DATA = Path(__file__).parents[2].parent / "shared" / "data"
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache of its own for each test."""
-    folder = tmp_path / "cache"
-    monkeypatch.setenv("FRACTUS_CACHE", str(folder))
-    return folder
-
-
 @pytest.fixture
 def shared_data() -> Path:
     if not DATA.is_dir():

@@ -8,8 +8,6 @@ from typing import Any
 
 import click
 
-from fractus_core.api import FractusError
-
 
 @click.command()
 @click.argument("run", type=click.Path(path_type=Path))
@@ -34,14 +32,9 @@ def listen(
     from fractus_audio.frontend import AudioFrontend, listen_to
     from fractus_core.api import Stream, open_run
 
-    model = open_run(run, allow_previous=allow_previous).model
-    ears = [f for f in model.frontends.values() if isinstance(f, AudioFrontend)]
-    if not ears:
-        raise FractusError(
-            f"{run} has no front-end that hears; it has {', '.join(model.frontends)}"
-        )
-    frontend = ears[0]
-    stream = Stream(model.engine, frontend)
+    opened = open_run(run, allow_previous=allow_previous)
+    frontend = opened.frontend(AudioFrontend, None, does="hears")
+    stream = Stream(opened.model.engine, frontend)
     reports: list[dict[str, Any]] = []
     for file in wavs:
         answers = listen_to(stream, frontend.hear(file))[0].softmax(-1)

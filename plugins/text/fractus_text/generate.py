@@ -12,8 +12,6 @@ from pathlib import Path
 
 import click
 
-from fractus_core.api import FractusError
-
 
 def _finite(ctx: click.Context, parameter: click.Parameter, value: float) -> float:
     if not math.isfinite(value):  # nan is in every range
@@ -96,20 +94,15 @@ def generate(
     from fractus_text.frontend import TextFrontend
     from fractus_text.sampling import Sampler, write
 
-    model = open_run(run, allow_previous=allow_previous).model
-    writing = {n: f for n, f in model.frontends.items() if isinstance(f, TextFrontend)}
-    chosen = next(iter(writing), "") if frontend is None else frontend
-    if chosen not in writing:
-        names = ", ".join(writing or model.frontends)
-        asked = frontend or "that writes text"
-        raise FractusError(f"{run} has no front-end {asked}; it has {names}")
-    encoding = writing[chosen].encoding
+    opened = open_run(run, allow_previous=allow_previous)
+    engine, texts = opened.model.engine, opened.frontend(TextFrontend, frontend, does="writes text")
+    encoding = texts.encoding
     sampler = Sampler(temperature, top_k, top_p, repetition_penalty, seed)
     # An empty prompt is the end of whatever came before.
     start = encode_text(encoding, prompt).astype("int64") if prompt else [encoding.eot_token]
     if compiled:
-        model.engine.compile_ticks()
-    stream = Stream(model.engine, writing[chosen])
+        engine.compile_ticks()
+    stream = Stream(engine, texts)
     tokens = write(stream, torch.as_tensor(start), sampler, stop=encoding.eot_token)
 
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")

@@ -52,14 +52,8 @@ def classify(
     from fractus_vision.decoding import InvalidItemError, decode, refusing_bombs
     from fractus_vision.frontend import VisionFrontend, look
 
-    model = open_run(run, allow_previous=allow_previous).model
-    seeing = {n: f for n, f in model.frontends.items() if isinstance(f, VisionFrontend)}
-    chosen = next(iter(seeing), "") if frontend is None else frontend
-    if chosen not in seeing:
-        names = ", ".join(seeing or model.frontends)
-        asked = frontend or "that sees"
-        raise FractusError(f"{run} has no front-end {asked}; it has {names}")
-    eyes = seeing[chosen]
+    opened = open_run(run, allow_previous=allow_previous)
+    engine, eyes = opened.model.engine, opened.frontend(VisionFrontend, frontend, does="sees")
 
     reports: list[dict[str, Any]] = []
     for file in images:
@@ -69,7 +63,7 @@ def classify(
         except InvalidItemError as error:
             raise FractusError(f"{file}: {error}") from None
         image = torch.tensor(pixels).permute(2, 0, 1).unsqueeze(0)
-        stream = Stream(model.engine, eyes)
+        stream = Stream(engine, eyes)
         answers, confidence = look(stream, image)
         answers = answers[0].softmax(-1)
         told = [_likeliest(answer.tolist(), eyes.classes, top) for answer in answers]
