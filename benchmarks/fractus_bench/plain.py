@@ -38,7 +38,6 @@ class EinsumAttention(FractalAttention):
 class GatheredExperts(PhaseRoutedExperts):
     def dispatch(self, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
         assert isinstance(self.experts, LowRankExperts)
-        weights, chosen = (t.view(-1, self.top_k) for t in (weights, chosen))
         return experts_gather(self.experts, x, weights, chosen)
 
 

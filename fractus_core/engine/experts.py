@@ -1,4 +1,4 @@
-"""A mixture of experts routed by phases: von Mises gates, grouped matrix products."""
+"""A mixture of experts routed by phases: von Mises gates over the experts' own."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fractus_core.engine.config import EngineConfig
+from fractus_core.engine.dispatch import Layout, layout
 from fractus_core.engine.farey import expert_phases
 from fractus_core.engine.kuramoto import phase_vector
 
@@ -24,18 +25,11 @@ class LowRankExperts(nn.Module):
         self.b1 = nn.Parameter(torch.zeros(E, f))
         self.b2 = nn.Parameter(torch.zeros(E, d))
 
-    def forward(self, x: Tensor, expert: Tensor, ends: Tensor | None) -> Tensor:
-        """Expert `expert[i]` on row i of x (M, d): see `expert_mm`."""
-        hidden = self.inner(x, expert, ends)
-        hidden = F.gelu(hidden + rows(self.b1, expert).to(hidden.dtype), approximate="tanh")
-        y = self.outer(hidden, expert, ends)
-        return y + rows(self.b2, expert).to(y.dtype)
-
-    def inner(self, x: Tensor, expert: Tensor, ends: Tensor | None) -> Tensor:
-        return expert_mm(expert_mm(x, self.V1, expert, ends), self.U1, expert, ends)
-
-    def outer(self, hidden: Tensor, expert: Tensor, ends: Tensor | None) -> Tensor:
-        return expert_mm(expert_mm(hidden, self.V2, expert, ends), self.U2, expert, ends)
+    def forward(self, x: Tensor, at: Layout) -> Tensor:
+        """Token copies x (..., d_model), each through its own expert."""
+        hidden = at.mm(at.mm(x, self.V1), self.U1, self.b1)
+        hidden = F.gelu(hidden, approximate="tanh")
+        return at.mm(at.mm(hidden, self.V2), self.U2, self.b2)
 
 
 class DenseExperts(nn.Module):
@@ -48,12 +42,10 @@ class DenseExperts(nn.Module):
         self.b1 = nn.Parameter(torch.zeros(E, f))
         self.b2 = nn.Parameter(torch.zeros(E, d))
 
-    def forward(self, x: Tensor, expert: Tensor, ends: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, at: Layout) -> Tensor:
         """As `LowRankExperts.forward`."""
-        hidden = expert_mm(x, self.W1, expert, ends)
-        hidden = F.gelu(hidden + rows(self.b1, expert).to(hidden.dtype), approximate="tanh")
-        y = expert_mm(hidden, self.W2, expert, ends)
-        return y + rows(self.b2, expert).to(y.dtype)
+        hidden = F.gelu(at.mm(x, self.W1, self.b1), approximate="tanh")
+        return at.mm(hidden, self.W2, self.b2)
 
 
 class PhaseRoutedExperts(nn.Module):
@@ -88,7 +80,7 @@ class PhaseRoutedExperts(nn.Module):
         weights, chosen = gates.topk(self.top_k, dim=-1)
         weights = weights / weights.sum(-1, keepdim=True)
         weights, chosen = (t.expand(B, C, self.top_k) for t in (weights, chosen))
-        y = self.dispatch(x.reshape(B * C, d), weights.reshape(-1), chosen.reshape(-1))
+        y = self.dispatch(x.reshape(B * C, d), weights.flatten(0, 1), chosen.flatten(0, 1))
         mean_gate = gates.mean((0, 1))
         lb = self.n_experts * (mean_gate - 1 / self.n_experts).square().sum()
         return y.view(B, C, d), lb, chosen
@@ -102,38 +94,9 @@ class PhaseRoutedExperts(nn.Module):
             return torch.softmax(self.sharpness * (mean @ self.directions), dim=-1)
 
     def dispatch(self, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
-        """Sort token copies by expert, run each expert on its segment, add up what comes back.
-
-        x (T, d_model), weights and chosen (T K,); returns (T, d_model).
-        """
-        if len(chosen) <= self.n_experts:  # ticks: gathering so few weights is less work
-            y = self.experts(x.repeat_interleave(self.top_k, 0), chosen, None)
-            each: Tensor = y * weights.unsqueeze(-1).to(y.dtype)
-            return each.view(len(x), self.top_k, -1).sum(1)
-        order = chosen.argsort(stable=True)
-        counts = torch.bincount(chosen, minlength=self.n_experts)
-        token = order // self.top_k
-        y = self.experts(rows(x, token), chosen[order], counts.cumsum(0).to(torch.int32))
-        y = y * weights[order].unsqueeze(-1).to(y.dtype)
-        return torch.zeros_like(x, dtype=y.dtype).index_add(0, token, y)
-
-
-def expert_mm(x: Tensor, weight: Tensor, expert: Tensor, ends: Tensor | None) -> Tensor:
-    """Row i of x (M, a) times weight[expert[i]] of (E, a, b), in the precision of autocast.
-
-    Either rows are sorted by expert, and `ends` (E,) int32 are the ends of their segments, or it is
-    None, and each row's weights are gathered.
-    """
-    device = x.device.type
-    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
-    if ends is None:
-        return torch.bmm(x.to(dtype).unsqueeze(1), weight[expert].to(dtype)).squeeze(1)
-    return F.grouped_mm(x.to(dtype), weight.to(dtype), offs=ends)
-
-
-def rows(table: Tensor, index: Tensor) -> Tensor:
-    """table[index] for a table (R, n) and an index (M,), with a backward several times faster."""
-    return F.embedding(index, table)
+        """x (T, d_model), weights and chosen (T, K); returns (T, d_model)."""
+        at = layout(chosen, self.n_experts)
+        return at.combine(self.experts(at.spread(x), at), weights)
 
 
 def _normal(experts: int, fan_in: int, fan_out: int, scale: float = 1.0) -> nn.Parameter:

@@ -9,11 +9,13 @@ wrapped, with a damping that is not periodic and no clock; experts have two scal
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fractus_core.engine.attention import DecayFactors, FractalAttention, attend_sections
 from fractus_core.engine.block import Block
 from fractus_core.engine.config import EngineConfig
+from fractus_core.engine.dispatch import Layout
 from fractus_core.engine.experts import LowRankExperts, PhaseRoutedExperts
 from fractus_core.engine.kuramoto import TWO_PI, KuramotoPhases
 
@@ -54,11 +56,10 @@ class ScaledExperts(LowRankExperts):
         self.scale1 = nn.Parameter(torch.ones(config.n_experts, 1))
         self.scale2 = nn.Parameter(torch.ones(config.n_experts, 1))
 
-    def inner(self, x: Tensor, expert: Tensor, ends: Tensor | None) -> Tensor:
-        return super().inner(x, expert, ends) * self.scale1[expert]
-
-    def outer(self, hidden: Tensor, expert: Tensor, ends: Tensor | None) -> Tensor:
-        return super().outer(hidden, expert, ends) * self.scale2[expert]
+    def forward(self, x: Tensor, at: Layout) -> Tensor:
+        hidden = at.mm(at.mm(x, self.V1), self.U1) * at.of(self.scale1) + at.of(self.b1)
+        hidden = F.gelu(hidden, approximate="tanh")
+        return at.mm(at.mm(hidden, self.V2), self.U2) * at.of(self.scale2) + at.of(self.b2)
 
 
 class ReferenceExperts(PhaseRoutedExperts):

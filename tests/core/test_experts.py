@@ -1,4 +1,4 @@
-"""Gates, choices and the grouped matrix products of the experts."""
+"""Gates, choices, and the layouts in which tokens reach their experts."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from engines import tiny
 from scipy.stats import vonmises
 from torch import Tensor
 
+from fractus_core.engine.dispatch import Gathered, Grouped, Padded, layout
 from fractus_core.engine.experts import DenseExperts, LowRankExperts, PhaseRoutedExperts
 from fractus_core.engine.farey import expert_phases
 from fractus_core.engine.kuramoto import phase_vector
-from fractus_core.engine.oracles import experts_gather
 from fractus_core.engine.reference import ReferenceExperts, ScaledExperts
 
 
@@ -92,23 +92,54 @@ def test_against_experts_one_by_one(
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
 
 
-def test_dispatch_against_gather() -> None:
-    """The two kernels on one choice, so that nothing is left but rounding."""
-    routed = build(n_experts=64, top_k=3)
-    x = torch.randn(200, 16, requires_grad=True)
-    weights = torch.rand(200, 3, requires_grad=True)
-    chosen = torch.stack([torch.randperm(64)[:3] for _ in range(200)])
+LAYOUTS = {
+    "gathered": lambda chosen, counts: Gathered(chosen),
+    "grouped": Grouped,
+    "padded": lambda chosen, counts: Padded(chosen, counts, int(counts.max())),
+}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize(
+    ("kind", "rank", "expert"),
+    [
+        (PhaseRoutedExperts, 8, low_rank),
+        (PhaseRoutedExperts, 0, dense),
+        (ReferenceExperts, 8, scaled),
+    ],
+)
+def test_layouts(name: str, kind: type[PhaseRoutedExperts], rank: int, expert: Callable) -> None:
+    """On one choice, so that nothing is left but rounding."""
+    routed = build(kind, n_experts=64, top_k=3, expert_rank=rank)
+    x = torch.randn(50, 16, requires_grad=True)
+    weights = torch.rand(50, 3, requires_grad=True)
+    chosen = torch.stack([torch.randperm(64)[:3] for _ in range(50)])
     chosen[chosen == 7] = 8  # an expert that nobody visits
-    actual = routed.dispatch(x, weights.reshape(-1), chosen.reshape(-1))
-    expected = experts_gather(routed.experts, x, weights, chosen)
-    torch.testing.assert_close(actual, expected, rtol=0, atol=2e-6)
+    at = LAYOUTS[name](chosen, torch.bincount(chosen.flatten(), minlength=64))
+    actual = at.combine(routed.experts(at.spread(x), at), weights)
+    expected = torch.stack(
+        [
+            sum(weights[t, k] * expert(routed.experts, int(chosen[t, k]), x[t]) for k in range(3))
+            for t in range(50)
+        ]
+    )
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-5)
     wanted = [x, weights, *routed.experts.parameters()]
     cotangent = torch.randn_like(x)
     ours = torch.autograd.grad(actual, wanted, cotangent)
     theirs = torch.autograd.grad(expected, wanted, cotangent)
     for a, b in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
     assert (ours[2][7] == 0).all()
+
+
+def test_the_layout_fits_the_choices() -> None:
+    even = torch.arange(64).remainder(8).view(32, 2)
+    assert isinstance(layout(even, 8), Padded)
+    assert isinstance(layout(even[:4], 8), Gathered)
+    assert isinstance(layout(torch.tensor([[0, 1]]).expand(32, 2), 8), Grouped)  # collapsed
+    meta = torch.empty(64, 2, dtype=torch.int64, device="meta")
+    assert isinstance(layout(meta, 8), Grouped)  # elsewhere nothing may wait for the choices
 
 
 def test_gates_are_von_mises() -> None:

@@ -42,7 +42,6 @@ def attend_unsectioned(
 
 
 def gather(routed: PhaseRoutedExperts, x: Tensor, weights: Tensor, chosen: Tensor) -> Tensor:
-    weights, chosen = (t.view(-1, routed.top_k) for t in (weights, chosen))
     return experts_gather(routed.experts, x, weights, chosen)
 
 

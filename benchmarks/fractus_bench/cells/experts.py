@@ -32,7 +32,7 @@ def dispatch(*, repeats: int, n_experts: int, tokens: int) -> Measured:
     forms: dict[str, Callable[[], Tensor]] = {
         "gather": lambda: experts_gather(experts, x, weights, chosen),
         "loop": lambda: experts_loop(experts, x, weights, chosen),
-        "grouped": lambda: routed.dispatch(x, weights.flatten(), chosen.flatten()),
+        "grouped": lambda: routed.dispatch(x, weights, chosen),
     }
 
     def call(form: Callable[[], Tensor]) -> Callable[[], int]:

@@ -67,14 +67,14 @@ def profile(*, repeats: int, vocabulary: int, optimizer: str) -> Measured:
     for _ in range(WARMUP + repeats):
         batch = next(lane.source)
         with watch.part("forward"):
-            objective, _, state = trainer._forward(lane, batch)
+            outcome = trainer._forward(lane, batch, lane.state)
         with watch.part("backward"):
-            objective.backward()
+            outcome.objective.backward()
         with watch.part("optimizer"):
             norm = gradient_norm(trainer.optimizers.parameters)
             nn.utils.clip_grads_with_norm_(trainer.optimizers.parameters, 1.0, norm, foreach=True)
             trainer.optimizers.step(1.0)
-        lane.state = state.detach()
+        lane.state = outcome.state.detach()
         samples.append(watch.take())
     return Measured(_rows(samples[WARMUP:]), {"vocabulary": vocabulary, "optimizer": optimizer})
 

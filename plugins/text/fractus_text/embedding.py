@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fractus_core.api import Score
+from fractus_text.half_cross_entropy import half_cross_entropy
 
 CE_CHUNK = 256
 """Rows of logits that exist at once in the fused cross entropy. Measured; torch's own choice is
@@ -29,7 +30,8 @@ class TiedEmbedding(nn.Module):
 
     def embed(self, observations: Tensor) -> Tensor:
         """Token ids (B, C) to vectors (B, C, d_model)."""
-        return F.embedding(observations, self.weight)
+        # The head's gradient is dense: only the rows that were read are added to it.
+        return F.embedding(observations, self.weight, sparse=True)
 
     def answer(self, hidden: Tensor) -> Tensor:
         """Hidden (..., d_model) to logits (..., V)."""
@@ -39,12 +41,17 @@ class TiedEmbedding(nn.Module):
         """Cross entropy of hidden (B, C, d_model) against the next tokens (B, C)."""
         if last:
             hidden, targets = hidden[:, -1:], targets[:, -1:]
-        loss = F.linear_cross_entropy(
-            hidden.reshape(-1, hidden.shape[-1]),
-            self.weight,
-            targets.reshape(-1),
-            options=nn.LinearCrossEntropyOptions(batch_chunk_size=CE_CHUNK),
-        )
+        loss = self._loss(hidden.reshape(-1, hidden.shape[-1]), targets.reshape(-1))
         with torch.no_grad():
             correct = self.answer(hidden[:, -1]).argmax(-1) == targets[:, -1]
         return Score(loss=loss, weight=targets.numel(), correct=correct)
+
+    def _loss(self, hidden: Tensor, targets: Tensor) -> Tensor:
+        if torch.is_autocast_enabled(hidden.device.type):
+            return half_cross_entropy(hidden.bfloat16(), self.weight.bfloat16(), targets)
+        return F.linear_cross_entropy(
+            hidden,
+            self.weight,
+            targets,
+            options=nn.LinearCrossEntropyOptions(batch_chunk_size=CE_CHUNK),
+        )

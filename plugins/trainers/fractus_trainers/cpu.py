@@ -7,11 +7,9 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fractus_core.api import (
@@ -24,6 +22,9 @@ from fractus_core.api import (
     Step,
     take_turns,
 )
+from fractus_trainers.allocator import keep_freed_memory
+from fractus_trainers.half import HalfWeights
+from fractus_trainers.objective import Objective, Outcome
 from fractus_trainers.optimizers import DEFAULT_LR, Optimizers, gradient_norm, make_optimizers
 from fractus_trainers.schedule import warmup_stable_decay
 
@@ -47,20 +48,21 @@ class CpuTrainer:
         self.generator = torch.Generator().manual_seed(seed)
         self.steps = 0
         torch.set_num_threads(self.options["threads"])
+        keep_freed_memory()
 
     def prepare(self, engine: ContinuousThoughtEngine, lanes: list[Lane]) -> None:
-        self.engine, self.round = engine, take_turns(lanes)
-        modules = [engine, *(cast(nn.Module, lane.frontend) for lane in lanes)]
-        for module in modules:
-            module.train()
+        self.round = take_turns(lanes)
+        self.index = {lane.name: index for index, lane in enumerate(lanes)}
+        self.objective = Objective(engine, [lane.frontend for lane in lanes], self.options).train()
         self.optimizers: Optimizers = make_optimizers(
             self.options["optimizer"],
-            modules,
+            [self.objective],
             lr=self.options["lr"],
             weight_decay=self.options["weight_decay"],
         )
         if self.options["precision"] == "auto":
             self.options["precision"] = self._faster_precision(lanes[0])
+        self._set_precision(self.options["precision"])
         if self.options["compile"]:
             engine.compile_blocks()
             begun = time.perf_counter()
@@ -87,6 +89,8 @@ class CpuTrainer:
     # -------------------------------------------------------------------------------- one step
 
     def _step(self, lane: Lane, progress: float) -> Step:
+        if self.half is not None:
+            self.half.refresh()
         chunks = [self._read_chunk(lane) for _ in range(self.options["accumulation_steps"])]
         norm = gradient_norm(self.optimizers.parameters)
         _require_finite("gradient norm", float(norm))
@@ -107,53 +111,49 @@ class CpuTrainer:
         return Step(
             lane=lane.name,
             tokens=sum(chunk.tokens for chunk in chunks),
-            loss=statistics.fmean(chunk.loss for chunk in chunks),
+            loss=statistics.fmean(chunk.loss.item() for chunk in chunks),
             figures={
                 "lr": lr,
                 "gradient_norm": float(norm),
-                "lb": statistics.fmean(chunk.lb for chunk in chunks),
+                "lb": statistics.fmean(chunk.lb.item() for chunk in chunks),
             },
         )
 
-    def _read_chunk(self, lane: Lane) -> _Chunk:
+    def _read_chunk(self, lane: Lane) -> Outcome:
         """Read the lane's next chunk and add its gradients to the parameters'."""
         batch = next(lane.source)
-        lane.state = lane.state.reset(rows=batch.starts | self._random_rows(len(batch.starts)))
-        objective, chunk, state = self._forward(lane, batch)
-        _require_finite("loss", chunk.loss)
-        (objective / self.options["accumulation_steps"]).backward()
-        lane.state = state.detach()
-        return chunk
+        state = lane.state.reset(rows=batch.starts | self._random_rows(len(batch.starts)))
+        outcome = self._forward(lane, batch, state)
+        _require_finite("loss", outcome.loss.item())
+        self._backward(outcome.objective / self.options["accumulation_steps"])
+        lane.state = outcome.state.detach()
+        return outcome
 
     def _random_rows(self, rows: int) -> Tensor:
         """Streams that begin anew by chance: without it a cold stream is never practised."""
         probability: float = self.options["reset_probability"]
         return torch.rand(rows, generator=self.generator) < probability
 
-    def _forward(self, lane: Lane, batch: Batch) -> tuple[Tensor, _Chunk, EngineState]:
-        """The objective to descend, the figures, and the state after the chunk."""
-        bf16 = self.options["precision"] == "bf16"
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=bf16):
-            vectors = lane.frontend.embed(batch.observations)
-            hidden, lb, state = self.engine.tick_chunk_train(vectors, lane.state)
-            last = self.options["head"] == "last"
-            score = lane.frontend.score(hidden, batch.targets, last=last)
-        # The confidence learns to know, without a say in what is known.
-        logit = self.engine.confidence_logit(hidden[:, -1].detach())
-        doubt = F.binary_cross_entropy_with_logits(logit, score.correct.float())
-        objective = (
-            score.loss + self.options["lb_coef"] * lb + self.options["confidence_coef"] * doubt
-        )
-        tokens = vectors.shape[0] * vectors.shape[1]
-        return objective, _Chunk(score.loss.item(), lb.item(), tokens), state
+    def _forward(self, lane: Lane, batch: Batch, state: EngineState) -> Outcome:
+        forward = self.objective if self.half is None else self.half
+        outcome: Outcome = forward(self.index[lane.name], batch, state, self.half is not None)
+        return outcome
+
+    def _backward(self, objective: Tensor) -> None:
+        objective.backward()
+        if self.half is not None:
+            self.half.collect()
 
     # ------------------------------------------------------------------------------ rehearsals
+
+    def _set_precision(self, precision: str) -> None:
+        self.half = HalfWeights(self.objective) if precision == "bf16" else None
 
     def _faster_precision(self, lane: Lane) -> str:
         """Time forward and backward over one chunk in each precision."""
         best = {}
         for precision in ("fp32", "bf16"):
-            self.options["precision"] = precision
+            self._set_precision(precision)
             times = []
             for _ in range(PROBE_REPEATS):
                 begun = time.perf_counter()
@@ -167,16 +167,9 @@ class CpuTrainer:
         cursor = lane.source.cursor()
         batch = next(lane.source)
         lane.source.seek(cursor)
-        self._forward(lane, batch)[0].backward()
+        self._backward(self._forward(lane, batch, lane.state).objective)
         for parameter in self.optimizers.parameters:
             parameter.grad = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Chunk:
-    loss: float
-    lb: float
-    tokens: int
 
 
 def _require_finite(what: str, value: float) -> None:
