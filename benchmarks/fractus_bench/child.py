@@ -1,14 +1,18 @@
 """One cell, in a process of its own: `python -m fractus_bench.child CALL OUTCOME`.
 
 CALL is a JSON object with `target`, `arguments` and `repeats`; what came of it is written to the
-file OUTCOME, as JSON. A process that dies leaves none.
+file OUTCOME, as JSON. A process that dies leaves none. Stdin is a pipe that closes when whoever
+started this is gone, and then it ends, with all that it started.
 """
 
 from __future__ import annotations
 
 import importlib
 import json
+import os
+import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +25,13 @@ from fractus_core.errors import describe
 
 
 def main(call: str, outcome: str) -> None:
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     write_atomically(Path(outcome), json.dumps(measure(**json.loads(call))).encode())
+
+
+def _end_with_parent() -> None:
+    os.read(sys.stdin.fileno(), 1)  # nothing is ever written: it returns when the other end closes
+    os.killpg(0, signal.SIGKILL)
 
 
 def measure(target: str, arguments: dict[str, Any], repeats: int) -> dict[str, Any]:

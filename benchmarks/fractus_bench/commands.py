@@ -85,17 +85,17 @@ def run(
     """Measure each CELL, or pattern such as 'attention/*'; all without any.
 
     Each runs in a process of its own, and what was finished is kept, whatever happens to the rest.
-    Exits with 1 if a cell named without a pattern failed.
+    Exits with 1 if a cell named without a pattern failed, with 143 on SIGTERM.
     """
     from fractus_bench.markdown import facts, table
     from fractus_bench.progress import Progress
-    from fractus_bench.runner import Runner
+    from fractus_bench.runner import Runner, exit_on_sigterm
 
     chosen = _choose(ctx, names)
     directory = out or results.default_directory()
     runner = Runner(_command(names, threads, repeats), threads, repeats)
     found = []
-    with Progress(len(chosen)) as progress:
+    with exit_on_sigterm(), Progress(len(chosen)) as progress:
         for cell in chosen:
             progress.begin(cell.name)
             result = runner.run(cell)

@@ -7,32 +7,47 @@ from typing import Any
 
 from fractus_bench.records import Row
 
+_HEADINGS = {
+    "C": "chunk length",
+    "E": "experts",
+    "V": "vocabulary",
+    "chunk": "chunk length",
+    "chunk_len": "chunk length",
+    "d_head": "head width",
+    "mfu": "MFU %",
+}
+"""Of keys that are not read out word by word."""
+_FIELDS = {"d_model", "n_layers", "n_experts"}
+"""Of `EngineConfig`: as `--set` takes them."""
 _WORDS = {
     "us": "µs",
-    "mfu": "MFU %",
     "mb": "MB",
     "gflops": "GFLOP/s",
+    "mflop": "MFLOP",
+    "flop": "FLOP",
     "ms": "ms",
     "gb": "GB",
     "cpu": "CPU",
 }
-_CODE = {"C", "E", "V", "d_head", "d_model", "n_layers", "n_experts"}
 
 
 def title(key: str) -> str:
     """A row's key as a heading."""
-    if key in _CODE:
+    if key in _HEADINGS:
+        return _HEADINGS[key]
+    if key in _FIELDS:
         return key
     return " ".join(_WORDS.get(word, word) for word in key.split("_"))
 
 
 def text(value: Any) -> str:
-    """A number with four digits, a spread as `median (q1 - q3)`, anything else as it is."""
+    """A number, a spread as `median (q1 - q3)`, anything else as it is."""
     match value:
         case None:
             return ""
         case {"median": median, "q1": q1, "q3": q3}:
-            return f"{_number(median)} ({_number(q1)} - {_number(q3)})"
+            middle, low, high = map(_number, (median, q1, q3))
+            return middle if low == high else f"{middle} ({low} - {high})"
         case bool():
             return "yes" if value else "no"
         case int():
@@ -44,9 +59,13 @@ def text(value: Any) -> str:
 
 
 def _number(value: float) -> str:
-    if abs(value) >= 1000:
+    """With about as many digits as mean something."""
+    if value == round(value):
         return f"{value:,.0f}"
-    return f"{value:.4g}" if abs(value) < 100 else f"{value:.1f}"
+    if abs(value) < 0.01:
+        return f"{value:.1e}"
+    places = 0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 3
+    return f"{value:,.{places}f}"
 
 
 def table(rows: Sequence[Row]) -> list[str]:

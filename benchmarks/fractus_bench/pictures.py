@@ -10,13 +10,18 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
+from fractus_bench.fit import power_law
 from fractus_bench.markdown import text, title
 from fractus_bench.records import Chart, Group, Row
 from fractus_bench.results import Result
 
 ACROSS, WIDTH, HEIGHT = 3, 4.6, 3.4
 """Charts beside each other, and the size of one in inches."""
+SPAN = 4.0
+"""How many times its lowest value the highest of a logarithmic axis is at least: less would make a
+slope of what is flat."""
 
 
 def draw(group: Group, results: list[Result]) -> bytes | None:
@@ -29,7 +34,7 @@ def draw(group: Group, results: list[Result]) -> bytes | None:
     figure = Figure(figsize=(across * WIDTH, down * HEIGHT), layout="constrained")
     for place, (chart, rows) in enumerate(charts, 1):
         axes = figure.add_subplot(down, across, place)
-        (_bars if chart.kind == "bars" else _lines)(axes, chart, rows)
+        {"lines": _lines, "bars": _bars, "growth": _growth}[chart.kind](axes, chart, rows)
         axes.set_title(chart.title, fontsize="medium")
     opened = io.BytesIO()
     figure.savefig(opened, format="png", dpi=110, metadata={"Software": None})
@@ -61,14 +66,47 @@ def _lines(axes: Axes, chart: Chart, rows: list[Row]) -> None:
         low, high = zip(*(_quartiles(row[chart.y]) for row in points), strict=True)
         axes.fill_between(x, low, high, color=line.get_color(), alpha=0.2, linewidth=0)
     axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
     ticks = sorted({row[chart.x] for row in rows})
-    axes.set_xticks(ticks, [text(tick) for tick in ticks], fontsize="small")
+    axes.set_xticks(ticks, [_short(tick) for tick in ticks], fontsize="small")
+    axes.set_yscale("log")
+    _make_readable(axes)
     axes.set_xlabel(title(chart.x))
     axes.set_ylabel(title(chart.y))
     axes.grid(alpha=0.3)
     if len(series) > 1:
         axes.legend(fontsize="small")
+
+
+def _growth(axes: Axes, chart: Chart, rows: list[Row]) -> None:
+    rows = sorted(rows, key=lambda row: row[chart.x])
+    _lines(axes, chart, rows)
+    x = [row[chart.x] for row in rows]
+    y = [_middle(row[chart.y]) for row in rows]
+    factor, exponent = power_law(x, y)
+    fitted = [factor * value**exponent for value in x]
+    axes.plot(x, fitted, "--", color="black", label=f"power law, exponent {exponent:.2f}")
+    flops = [row["mflop_per_token"] for row in rows]
+    at = len(rows) // 2  # where both are the same
+    predicted = [y[at] * value / flops[at] for value in flops]
+    axes.plot(x, predicted, ":", color="tab:red", label="FLOP model")
+    _make_readable(axes)
+    axes.legend(fontsize="small")
+
+
+def _make_readable(axes: Axes) -> None:
+    """Plain numbers along a logarithmic y axis, and a range that does not magnify noise."""
+    low, high = axes.get_ylim()
+    if high < SPAN * low:
+        middle = math.sqrt(low * high)
+        axes.set_ylim(middle / math.sqrt(SPAN), middle * math.sqrt(SPAN))
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    axes.tick_params(axis="y", labelsize="small")
+
+
+def _short(tick: Any) -> str:
+    return f"{tick / 1e6:g}M" if tick >= 1e6 else text(tick)
 
 
 def _bars(axes: Axes, chart: Chart, rows: list[Row]) -> None:

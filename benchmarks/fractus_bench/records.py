@@ -50,7 +50,9 @@ class Chart:
     y: str
     cells: str = "*"
     """A pattern: the cells whose rows are drawn."""
-    kind: Literal["lines", "bars"] = "lines"
+    kind: Literal["lines", "bars", "growth"] = "lines"
+    """`growth` is a line with the power law through it, and with what the FLOP model predicts: the
+    rows' `mflop_per_token`, on the scale of y."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,8 @@
-"""Runs a cell in a process of its own, within a time and a memory: whatever it does, we go on."""
+"""Runs a cell in a process of its own, within a time and a memory: whatever it does, we go on.
+
+And whatever becomes of us, it does not: its stdin is a pipe from here, and when that closes it ends
+itself (see `child`).
+"""
 
 from __future__ import annotations
 
@@ -9,11 +13,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from types import FrameType
+from typing import Any, NoReturn
 
 import psutil
 
@@ -24,6 +30,8 @@ POLL = 0.1
 """Seconds between looks at the process."""
 MEMORY_SHARE = 0.8
 """A cell may take so much of the memory that is free when it starts."""
+TERMINATED = 143
+"""What a shell says of a process that SIGTERM ended: 128 + SIGTERM."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +66,17 @@ class Runner:
         call = {"target": cell.target, "arguments": dict(cell.arguments), "repeats": repeats}
         file, log = folder / "outcome.json", folder / "log"
         threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(self.threads))
-        with log.open("w") as opened:
-            process = subprocess.Popen(
+        with (
+            log.open("w") as opened,
+            subprocess.Popen(
                 [sys.executable, "-m", "fractus_bench.child", json.dumps(call), str(file)],
                 stdout=opened,
                 stderr=opened,
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,
                 env=os.environ | threads,
                 start_new_session=True,  # Ctrl-C is for us, and its children can be ended with it
-            )
+            ) as process,
+        ):
             try:
                 broken, most = _watch(process, cell.limit)
             finally:
@@ -76,6 +86,20 @@ class Runner:
         else:
             found = broken or {"status": "crashed", "detail": _last_words(process.returncode, log)}
         return {**found, "most_memory_mb": round(most / 1e6)}
+
+
+@contextmanager
+def exit_on_sigterm() -> Iterator[None]:
+    """SIGTERM ends this process as Ctrl-C does: what is running is ended first."""
+
+    def exit_(number: int, frame: FrameType | None) -> NoReturn:
+        raise SystemExit(TERMINATED)
+
+    previous = signal.signal(signal.SIGTERM, exit_)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
 
 
 def _watch(process: subprocess.Popen[bytes], limit: float) -> tuple[dict[str, str] | None, int]:

@@ -1,4 +1,4 @@
-"""One token after the other, and whether the hundred-thousandth costs what the thousandth did."""
+"""One token after the other, and whether the millionth costs what the thousandth did."""
 
 from __future__ import annotations
 
@@ -12,40 +12,59 @@ import torch
 from fractus_bench.records import Measured, Row
 from fractus_bench.timing import compare
 from fractus_bench.training import make_model
-from fractus_core.engine import PRESETS, EngineConfig, Stream
+from fractus_core.engine import PRESETS, ContinuousThoughtEngine, EngineConfig, Stream
+from fractus_text.embedding import TiedEmbedding
 
 TICKS = 100
 """In each timed call."""
 
 
-def ticks(*, repeats: int, streams: int, vocabulary: int, places: list[int]) -> Measured:
-    """Greedy decoding at the width of stage0, by streams that have read `places` tokens.
+def flatness(*, repeats: int, vocabulary: int, places: list[int]) -> Measured:
+    """Greedy decoding at the width of stage0, by a stream that has read `places` tokens.
 
-    They are kept and timed in turns at the end, so that a slow minute hits them alike; also with
-    compiled ticks, where so few streams can have them.
+    Its states are kept and timed in turns at the end, so that a slow minute hits them alike.
     """
-    engine, head = make_model(vocabulary, EngineConfig(**PRESETS["stage0"]))
-    engines = {"eager": engine.eval()}
-    if streams * engine.config.top_k <= engine.config.n_experts:
-        engines["compiled"] = copy.deepcopy(engine)
-        engines["compiled"].compile_ticks(streams)
-    stream = Stream(engine, head, batch_size=streams)
+    eager, compiled, head = engines(vocabulary)
+    stream = Stream(compiled, head)
     go_on = decoder(stream)
     calls: dict[str, Callable[[], int]] = {}
-    labels: dict[str, Row] = {}
     sizes = []
     for before, place in zip([0, *places], places, strict=False):
         go_on(place - before)
         sizes.append(psutil.Process().memory_info().rss)
-        for kind, each in engines.items():
-            name = f"{kind}, token {place:,}"
-            copied = Stream(each, head, state=stream.state.clone())
-            calls[name] = partial(decoder(copied), TICKS)
-            labels[name] = {"streams": streams}
-    rows = compare(calls, repeats, per="tick", labels=labels)
-    for row in rows:
-        row["tokens_per_second"] = streams * row["ticks_per_second"]
+        for kind, engine in (("eager", eager), ("compiled", compiled)):
+            copied = Stream(engine, head, state=stream.state.clone())
+            calls[f"{kind}, token {place:,}"] = partial(decoder(copied), TICKS)
+    rows = compare(calls, repeats, per="tick")
     return Measured(rows, {"vocabulary": vocabulary, "grown_mb": (sizes[-1] - sizes[0]) / 1e6})
+
+
+def batches(*, repeats: int, vocabulary: int, streams: list[int]) -> Measured:
+    """Greedy decoding by several streams side by side; `speedup` is in tokens."""
+    eager, compiled, head = engines(vocabulary)
+    calls: dict[str, Callable[[], int]] = {}
+    labels: dict[str, Row] = {}
+    for n in streams:
+        decode = decoder(Stream(eager, head, batch_size=n))
+        calls[f"{n} eager"] = lambda n=n, decode=decode: n * decode(TICKS)  # type: ignore[misc]
+        labels[f"{n} eager"] = {"streams": n}
+    decode_one = decoder(Stream(compiled, head))
+    calls["1 compiled"] = lambda: decode_one(TICKS)
+    labels["1 compiled"] = {"streams": 1}
+    rows = compare(calls, repeats, labels=labels)
+    for row in rows:
+        row["ticks_per_second"] = row["tokens_per_second"] / row["streams"]
+    return Measured(rows, {"vocabulary": vocabulary})
+
+
+def engines(
+    vocabulary: int,
+) -> tuple[ContinuousThoughtEngine, ContinuousThoughtEngine, TiedEmbedding]:
+    """One as it is, its twin with compiled ticks, and their head."""
+    eager, head = make_model(vocabulary, EngineConfig(**PRESETS["stage0"]))
+    compiled = copy.deepcopy(eager.eval())
+    compiled.compile_ticks()
+    return eager, compiled, head
 
 
 def decoder(stream: Stream) -> Callable[[int], int]:

@@ -66,22 +66,37 @@ def chars(*, repeats: int, seconds: float, engine: list[str], controls: list[Row
             "loss_cold": summary["frontends"]["text"]["loss_cold"],
         }
 
-    def control(seed: int, *, n_layers: int, lr: float, schedule: Schedule) -> Row:
+    def control(
+        seed: int, *, n_layers: int, lr: float, schedule: Schedule, compiled: bool = False
+    ) -> Row:
         torch.manual_seed(seed)
         model = gpt.GPT(encoding.n_vocab, n_layers=n_layers)
         batches = gpt.random_windows(training, seed)
-        steps = train(model, batches, gpt.loss, seconds=seconds, lr=lr, schedule=schedule)
+        steps = train(
+            model,
+            batches,
+            gpt.loss,
+            seconds=seconds,
+            lr=lr,
+            schedule=schedule,
+            compiled=compiled,
+        )
+        with torch.compiler.set_stance("force_eager"):
+            evaluated = {
+                "loss": gpt.evaluate(model, validation, stride=gpt.BLOCK // 2),
+                "loss_windows": gpt.evaluate(model, validation, stride=gpt.BLOCK),
+            }
         return {
             "parameters": size(model),
             "steps": steps,
             "tokens_per_second": steps * gpt.BATCH * gpt.BLOCK / seconds,
-            "loss": gpt.evaluate(model, validation, stride=gpt.BLOCK // 2),
-            "loss_windows": gpt.evaluate(model, validation, stride=gpt.BLOCK),
+            **evaluated,
         }
 
     entrants: dict[str, Callable[[int], Row]] = {"fractus": fractus}
     for given in controls:
         name = f"GPT, {given['n_layers']} layers, {given['schedule']}, lr {given['lr']:g}"
+        name += ", compiled" if given.get("compiled") else ""
         entrants[name] = lambda seed, given=given: control(seed, **given)  # type: ignore[misc]
     return Measured(_race(entrants, repeats), {"seconds": seconds, "engine": " ".join(engine)})
 

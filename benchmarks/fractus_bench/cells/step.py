@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,12 @@ from fractus_text.embedding import TiedEmbedding
 
 SGD: dict[str, Any] = {"optimizer": "sgd", "accumulation_steps": 8}
 """Trainer options: one step every 8 chunks."""
+FASTER: dict[str, dict[str, Any]] = {
+    "engine": {},
+    "engine, bf16": {"precision": "bf16"},
+    "engine, bf16, compiled": {"precision": "bf16", "compile": True},
+}
+"""Trainer options to hold against the reference path."""
 TOLERANCE = 1e-4
 """Of the loss, in nats, between two paths that compute the same."""
 
@@ -36,13 +43,13 @@ def against_reference(
     assert difference < TOLERANCE, f"the paths' losses differ by {difference}"
 
     calls = {
-        "reference path": training_step(plain, plain_head, chunk_len=reference_chunk_len, **SGD),
-        "engine": training_step(engine, head, chunk_len=chunk_len, **SGD),
+        "reference path": training_step(plain, plain_head, chunk_len=reference_chunk_len, **SGD)
     }
-    labels = {
-        "reference path": {"chunk": reference_chunk_len},
-        "engine": {"chunk": chunk_len},
-    }
+    labels: dict[str, Row] = {"reference path": {"chunk": reference_chunk_len, "precision": "fp32"}}
+    for name, changed in FASTER.items():
+        twin = copy.deepcopy(engine), copy.deepcopy(head)
+        calls[name] = training_step(*twin, chunk_len=chunk_len, **SGD | changed)
+        labels[name] = {"chunk": chunk_len, "precision": changed.get("precision", "fp32")}
     rows = compare(calls, repeats, labels=labels)
     for row in rows:
         add_gflops(row, config, vocabulary, row["chunk"])

@@ -26,10 +26,19 @@ def train(
     seconds: float,
     lr: float,
     schedule: Schedule,
+    compiled: bool = False,
 ) -> int:
-    """AdamW (betas 0.9 and 0.99) for `seconds`; returns the steps made."""
+    """AdamW (betas 0.9 and 0.99) for `seconds`; returns the steps made.
+
+    The time that `torch.compile` takes does not count.
+    """
     model.train()
     optimizers = make_optimizers("adamw", [model], lr=lr, weight_decay=WEIGHT_DECAY)
+    if compiled:
+        model.compile(dynamic=False)
+        inputs, targets = next(batches)
+        loss(model(inputs), targets).backward()
+        model.zero_grad()
     begun, steps = time.perf_counter(), 0
     while (progress := (time.perf_counter() - begun) / seconds) < 1:
         inputs, targets = next(batches)
