@@ -17,6 +17,7 @@ from fractus_core.contract import (
     Frontend,
     Json,
     Lane,
+    Resampler,
     Score,
     Shard,
     Source,
@@ -48,6 +49,7 @@ from fractus_core.plugins.specs import (
 if TYPE_CHECKING:
     from fractus_core.engine import ContinuousThoughtEngine, EngineState, Stream
     from fractus_core.runs.opening import open_run
+    from fractus_core.runs.refit import Refit
 
 __all__ = [
     "API_VERSION",
@@ -65,6 +67,8 @@ __all__ = [
     "Lane",
     "Option",
     "Progress",
+    "Refit",
+    "Resampler",
     "Score",
     "Shard",
     "Source",
@@ -90,6 +94,8 @@ def __getattr__(name: str) -> Any:
     # What needs torch is imported at first use.
     if name == "open_run":
         return importlib.import_module("fractus_core.runs.opening").open_run
+    if name == "Refit":
+        return importlib.import_module("fractus_core.runs.refit").Refit
     if name in ("ContinuousThoughtEngine", "EngineState", "Stream"):
         return getattr(engine, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

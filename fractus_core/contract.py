@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, runtime_checkable
 
 if TYPE_CHECKING:
     import torch
@@ -154,6 +154,26 @@ class Frontend(Codec, Protocol):
         """
 
 
+@runtime_checkable
+class Resampler(Protocol):
+    """What a front-end adds whose answers are observations too, for scheduled sampling."""
+
+    def resample(
+        self,
+        observations: Tensor,
+        hidden: Tensor,
+        *,
+        probability: float,
+        temperature: float,
+        generator: torch.Generator,
+    ) -> Tensor:
+        """A copy of `observations`, some of which are the model's own.
+
+        Each but the first of a row is, with `probability`, a sample from the answer to the hidden
+        vector before it, of `hidden` (B, C, d_model). `generator` is on the CPU.
+        """
+
+
 @dataclass(slots=True)
 class Lane:
     """One front-end's share of a run: its data, and its streams' state, which the trainer moves."""
@@ -196,7 +216,9 @@ class Trainer(Protocol):
     batch_size: int
     chunk_len: int
 
-    def __init__(self, options: Json, *, seed: int) -> None: ...
+    def __init__(self, options: Json, *, seed: int) -> None:
+        """Raises `FractusError` if this machine cannot do what is asked. Made before any data is
+        read; sizes that are chosen by what fits may change until `prepare`."""
 
     def prepare(self, engine: ContinuousThoughtEngine, lanes: list[Lane]) -> None:
         """Place the modules on the device and make the optimizer."""
@@ -208,3 +230,19 @@ class Trainer(Protocol):
         """Nested dicts and lists of tensors and JSON values: optimizer, generators, counters."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+@runtime_checkable
+class Preflight(Protocol):
+    """What a trainer adds that tells how much memory it will take."""
+
+    def preflight(
+        self, build: Callable[[], tuple[ContinuousThoughtEngine, list[Frontend]]]
+    ) -> list[str]:
+        """Called before anything is made; may still change `batch_size`. Returns lines to show.
+
+        `build` makes modules as they will be; call it where tensors take no memory.
+
+        Raises:
+            FractusError: it does not fit.
+        """

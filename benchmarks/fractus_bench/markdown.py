@@ -14,6 +14,9 @@ _HEADINGS = {
     "chunk": "chunk length",
     "chunk_len": "chunk length",
     "d_head": "head width",
+    "loss": "loss, nats",
+    "loss_cold": "loss cold, nats",
+    "loss_windows": "loss windows, nats",
     "mfu": "MFU %",
 }
 """Of keys that are not read out word by word."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import textwrap
 from collections import defaultdict
 from fnmatch import fnmatchcase
 from typing import Any
@@ -16,9 +17,12 @@ from fractus_bench.fit import power_law
 from fractus_bench.markdown import text, title
 from fractus_bench.records import Chart, Group, Row
 from fractus_bench.results import Result
+from fractus_bench.timing import middle
 
 ACROSS, WIDTH, HEIGHT = 3, 4.6, 3.4
 """Charts beside each other, and the size of one in inches."""
+NAME = 20
+"""Letters of a line in the name of a bar."""
 SPAN = 4.0
 """How many times its lowest value the highest of a logarithmic axis is at least: less would make a
 slope of what is flat."""
@@ -61,7 +65,7 @@ def _lines(axes: Axes, chart: Chart, rows: list[Row]) -> None:
     for name, points in series.items():
         points = sorted(points, key=lambda row: row[chart.x])
         x = [row[chart.x] for row in points]
-        y = [_middle(row[chart.y]) for row in points]
+        y = [middle(row[chart.y]) for row in points]
         [line] = axes.plot(x, y, marker="o", markersize=4, label=name)
         low, high = zip(*(_quartiles(row[chart.y]) for row in points), strict=True)
         axes.fill_between(x, low, high, color=line.get_color(), alpha=0.2, linewidth=0)
@@ -81,7 +85,7 @@ def _growth(axes: Axes, chart: Chart, rows: list[Row]) -> None:
     rows = sorted(rows, key=lambda row: row[chart.x])
     _lines(axes, chart, rows)
     x = [row[chart.x] for row in rows]
-    y = [_middle(row[chart.y]) for row in rows]
+    y = [middle(row[chart.y]) for row in rows]
     factor, exponent = power_law(x, y)
     fitted = [factor * value**exponent for value in x]
     axes.plot(x, fitted, "--", color="black", label=f"power law, exponent {exponent:.2f}")
@@ -97,8 +101,8 @@ def _make_readable(axes: Axes) -> None:
     """Plain numbers along a logarithmic y axis, and a range that does not magnify noise."""
     low, high = axes.get_ylim()
     if high < SPAN * low:
-        middle = math.sqrt(low * high)
-        axes.set_ylim(middle / math.sqrt(SPAN), middle * math.sqrt(SPAN))
+        wider = math.sqrt(SPAN * low / high)
+        axes.set_ylim(low / wider, high * wider)
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
     axes.yaxis.set_minor_formatter(NullFormatter())
@@ -110,8 +114,8 @@ def _short(tick: Any) -> str:
 
 
 def _bars(axes: Axes, chart: Chart, rows: list[Row]) -> None:
-    names = [str(row[chart.x]) for row in rows]
-    middles = [_middle(row[chart.y]) for row in rows]
+    names = [textwrap.fill(str(row[chart.x]), NAME) for row in rows]
+    middles = [middle(row[chart.y]) for row in rows]
     quartiles = [_quartiles(row[chart.y]) for row in rows]
     low = [m - q1 for m, (q1, _) in zip(middles, quartiles, strict=True)]
     high = [q3 - m for m, (_, q3) in zip(middles, quartiles, strict=True)]
@@ -121,11 +125,6 @@ def _bars(axes: Axes, chart: Chart, rows: list[Row]) -> None:
     axes.invert_yaxis()
     axes.tick_params(labelsize="small")
     axes.set_xlabel(title(chart.y))
-
-
-def _middle(value: Any) -> float:
-    middle: float = value["median"] if isinstance(value, dict) else value
-    return middle
 
 
 def _quartiles(value: Any) -> tuple[float, float]:

@@ -25,6 +25,11 @@ def spread(values: Sequence[float]) -> dict[str, float]:
     return {"median": median, "q1": q1, "q3": q3, "n": len(values)}
 
 
+def middle(value: float | Mapping[str, float]) -> float:
+    """The median of a spread, or the number itself."""
+    return value["median"] if isinstance(value, Mapping) else value
+
+
 def sample(call: Call, times: int) -> float:
     """Seconds for each unit of work."""
     begun = time.perf_counter()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,42 +35,23 @@ def evaluate(
     "routing"}}.
     """
     # Torch is slow to import, so only now.
-    from fractus_core.contract import Frontend, Source, Split
-    from fractus_core.runs import evaluation
-    from fractus_core.runs.assembly import open_source
-    from fractus_core.runs.config import PluggedFrontend
     from fractus_core.runs.opening import open_with
 
     opened = open_with(registry(), run, allow_previous=allow_previous)
     names = list(opened.frontends)
     if frontend is not None and frontend not in names:
         raise FractusError(f"{run} has no front-end {frontend!r}; it has {', '.join(names)}")
-    chosen = {n: p for n, p in opened.frontends.items() if frontend in (None, n)}
+    chosen = names if frontend is None else [frontend]
     if data is not None and len(chosen) > 1:
         raise click.UsageError(
             f"--data for which front-end? give --frontend, of {', '.join(names)}"
         )
-    report: dict[str, Any] = {}
-    for name, plugged in chosen.items():
-        split: Split = "validation"
-        if data is not None:
-            plugged, split = replace(plugged, data=data, fingerprints={}), "all"
-
-        module = opened.model.frontends[name]
-
-        def source(
-            module: Frontend = module, plugged: PluggedFrontend = plugged, split: Split = split
-        ) -> Source:
-            return open_source(
-                module,
-                plugged,
-                split,
-                batch_size=evaluation.ROWS,
-                chunk_len=evaluation.CHUNK,
-                seed=opened.seed,
-            )
-
-        report[name] = evaluation.evaluate(opened.model.engine, module, source, limit=tokens)
+    if data is None:
+        report = {name: opened.evaluate(name, limit=tokens) for name in chosen}
+    else:
+        report = {
+            name: opened.on(name, data).evaluate(name, split="all", limit=tokens) for name in chosen
+        }
     if as_json:
         click.echo(json.dumps(report))
         return

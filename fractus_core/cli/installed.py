@@ -22,6 +22,11 @@ BUILTINS = (
         target="fractus_core.cli.evaluate:evaluate",
     ),
     CommandSpec(
+        name="grow",
+        summary="Make a larger run that goes on where a smaller one is.",
+        target="fractus_core.cli.grow:grow",
+    ),
+    CommandSpec(
         name="brain",
         summary="Show what several runs have grown together.",
         target="fractus_core.cli.brain:brain",

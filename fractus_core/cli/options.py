@@ -70,6 +70,9 @@ class PluginOptionsCommand(click.Command):
         frontends = self._select(ctx, head, "--frontend", found.frontend, self._default_frontends)
         trainers = self._select(ctx, head, "--trainer", found.trainer, [self._default_trainer])
         selected: list[Selectable] = [*frontends, *trainers[-1:]]
+        for trainer in trainers[-1:]:
+            if trainer.spec.preset:
+                ctx.default_map = {"preset": trainer.spec.preset}
         ctx.meta[__name__] = [
             (entry, [click_option(entry, option) for option in entry.spec.options])
             for entry in selected

@@ -91,8 +91,8 @@ def trainers(as_json: bool) -> None:
     """Show the installed trainers and their options.
 
     The JSON is a list of objects with name, qualified_name, distribution, version, summary, target,
-    extras, accepts (empty: any observations), devices and options, each with name, type, default,
-    minimum, maximum, choices and help.
+    extras, accepts (empty: any observations), devices, preset (empty: the smallest) and options,
+    each with name, type, default, minimum, maximum, choices and help.
     """
     _show(registry().trainers, as_json)
 
@@ -133,6 +133,7 @@ def _facts(entry: Selectable) -> list[tuple[str, str]]:
         return [
             ("devices", ", ".join(spec.devices)),
             ("accepts", ", ".join(spec.accepts) or "any observations"),
+            *([("preset", spec.preset)] if spec.preset else []),
         ]
     facts = [("emits", spec.emits), ("default data", spec.default_data or "none; name some")]
     if spec.metrics:
@@ -174,7 +175,11 @@ def _entry_json(entry: Selectable) -> dict[str, Any]:
         "extras": spec.extras,
     }
     if isinstance(spec, TrainerSpec):
-        own: dict[str, Any] = {"accepts": spec.accepts, "devices": spec.devices}
+        own: dict[str, Any] = {
+            "accepts": spec.accepts,
+            "devices": spec.devices,
+            "preset": spec.preset,
+        }
     else:
         own = {
             "emits": spec.emits,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -14,18 +15,19 @@ from fractus_core.cli import values
 from fractus_core.cli.installed import registry
 from fractus_core.cli.options import PluginOptionsCommand
 from fractus_core.contract import WHOLE, Shard
+from fractus_core.engine import PRESETS
+from fractus_core.growth.target import target
 from fractus_core.runs.budget import Budget
 from fractus_core.runs.cadence import Cadence
 
 DEFAULT_MINUTES = 3.0
+BUDGETS = ("tokens", "steps", "minutes")
 BESIDE_RESUME = {
     "resume",
     "allow_previous",
     "data",
     "brain",
-    "tokens",
-    "steps",
-    "minutes",
+    *BUDGETS,
     "tensorboard",
     "as_json",
 }
@@ -73,8 +75,29 @@ AS_GIVEN = ("seed", "shard", "log_every", "eval_every", "eval_tokens", "checkpoi
     help="How a new brain puts together what its lanes learnt.  [default: auto]",
 )
 @values.engine_options
-@click.option("--tokens", type=click.IntRange(min=1), help="Stop after so many tokens.")
-@click.option("--steps", type=click.IntRange(min=1), help="Stop after so many optimizer steps.")
+@click.option(
+    "--stages",
+    "--paliers",
+    metavar="0,1,...",
+    callback=values.stages,
+    help="Train these presets one after the other, each grown from the one before it, each for an "
+    "equal part of the budget.",
+)
+@click.option(
+    "--grow-from",
+    type=click.Path(path_type=Path),
+    metavar="DIRECTORY",
+    help="Begin with the weights of this run, grown to --preset and --set.",
+)
+@click.option(
+    "--device",
+    metavar="NAME",
+    help="Where to train, for a trainer that can choose: its own option `device`.",
+)
+@click.option(
+    "--tokens", type=values.Count(), help="Stop after so many tokens, as 500, 200k or 1.5M."
+)
+@click.option("--steps", type=values.Count(), help="Stop after so many optimizer steps.")
 @click.option(
     "--minutes",
     type=click.FloatRange(min=0, min_open=True, max=1e6),
@@ -144,22 +167,33 @@ def run(
     installation, for three minutes.
 
     --json prints {"directory", "finished", "steps", "tokens", "seconds"} and, when finished, what
-    summary.json holds.
+    summary.json holds; a line for each of --stages.
     """
     tokens, steps, minutes = options["tokens"], options["steps"], options["minutes"]
     try:
         budget = Budget(tokens, steps, minutes and minutes * 60)
     except ValueError as error:  # nan passes every range
         raise click.BadParameter(str(error), ctx, param_hint="--minutes") from error
+    if options["stages"]:
+        _refuse(ctx, ("preset", "grow_from", "brain"), "cannot go with --stages")
+        options["preset"] = PRESETS[options["stages"][0]]
     engine = values.engine(ctx, options["preset"], options["settings"])
+    if options["grow_from"] is not None:
+        _refuse(ctx, ("brain",), "cannot go with --grow-from")
     if options["resume"] is not None:
         _refuse_beside_resume(ctx)
     elif options["allow_previous"]:
         raise click.UsageError("--allow-previous goes with --resume", ctx)
+    elif options["device"] is not None:
+        values.device(ctx, trainer, options["device"])
     link = _link(ctx, options)
 
     # Torch is slow to import, so only now.
+    from fractus_core.cli.growing import climb, tell
     from fractus_core.cli.training import dry_run, make_config, train
+    from fractus_core.growth.ladder import Ladder
+    from fractus_core.growth.run import start_from
+    from fractus_core.runs.derive import Origin
     from fractus_core.runs.directory import RunDirectory
     from fractus_core.runs.metrics import require_tensorboard
     from fractus_core.runs.run import Run
@@ -167,6 +201,12 @@ def run(
     if options["tensorboard"]:
         require_tensorboard()
 
+    show = {"tensorboard": options["tensorboard"], "as_json": options["as_json"]}
+    allow_previous = options["allow_previous"]
+    if options["resume"] is not None and Ladder.is_at(options["resume"]):
+        _refuse(ctx, ("data", *BUDGETS), f"is fixed for all stages of {options['resume']}")
+        climb(ctx, Ladder.read(options["resume"]), allow_previous=allow_previous, **show)
+        return
     if options["resume"] is not None:
         directory = RunDirectory(options["resume"])
         with directory.locked():
@@ -177,21 +217,19 @@ def run(
                 budget=None if budget.unlimited else budget,
                 data=values.data(ctx, options["data"], names),
                 brain=Path(link.directory) if link else None,
-                allow_previous=options["allow_previous"],
+                allow_previous=allow_previous,
             )
-            train(
-                ctx,
-                registry(),
-                resumed,
-                tensorboard=options["tensorboard"],
-                as_json=options["as_json"],
-            )
+            train(ctx, registry(), resumed, **show)
         return
 
     names = list(frontends)
     directory = RunDirectory(options["out"] or _new_directory([*frontends, *trainer]))
     if not options["dry_run"]:
         directory.require_absent()
+    origin = Origin.read(options["grow_from"]) if options["grow_from"] is not None else None
+    if origin is not None:
+        fields = options["preset"] if _is_given(ctx, "preset") else {}
+        engine = target(origin.config.engine, fields | options["settings"])
     config = make_config(
         registry(),
         engine,
@@ -203,21 +241,42 @@ def run(
         budget=Budget(seconds=DEFAULT_MINUTES * 60) if budget.unlimited else budget,
         **{name: options[name] for name in AS_GIVEN},
     )
+    configs = [config]
+    if options["stages"]:
+        ladder = Ladder.plan(directory.path, config, options["stages"], options["settings"])
+        configs = ladder.configs()
     if options["dry_run"]:
-        dry_run(registry(), directory, config, as_json=options["as_json"])
+        for stage in configs:
+            dry_run(registry(), directory, stage, as_json=options["as_json"])
         return
-    started = Run.start(registry(), directory, config)
-    with directory.locked():
-        train(
-            ctx, registry(), started, tensorboard=options["tensorboard"], as_json=options["as_json"]
-        )
+    if options["stages"]:
+        ladder.create()
+        climb(ctx, ladder, **show)
+    elif origin is not None:
+        start_from(registry(), origin, config, directory, tell=tell)
+        with directory.locked():
+            train(ctx, registry(), Run.resume(registry(), directory), **show)
+    else:
+        started = Run.start(registry(), directory, config)
+        with directory.locked():
+            train(ctx, registry(), started, **show)
+
+
+def _is_given(ctx: click.Context, name: str) -> bool:
+    return ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
+
+
+def _refuse(ctx: click.Context, names: Sequence[str], why: str) -> None:
+    """Raises `click.UsageError` if one of these options is given."""
+    for name in names:
+        if _is_given(ctx, name):
+            raise click.UsageError(f"--{name.replace('_', '-')} {why}", ctx)
 
 
 def _refuse_beside_resume(ctx: click.Context) -> None:
     for parameter in ctx.command.get_params(ctx):
         name = parameter.name or ""
-        given = ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
-        if given and name not in BESIDE_RESUME:
+        if _is_given(ctx, name) and name not in BESIDE_RESUME:
             raise click.UsageError(
                 f"{parameter.opts[0]} is fixed when a run starts and cannot go with --resume", ctx
             )
@@ -226,7 +285,7 @@ def _refuse_beside_resume(ctx: click.Context) -> None:
 def _link(ctx: click.Context, options: dict[str, Any]) -> BrainLink | None:
     if options["brain"] is None:
         for name in ("lane", "sync_every", "merge"):
-            if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            if _is_given(ctx, name):
                 raise click.UsageError(f"--{name.replace('_', '-')} goes with --brain", ctx)
         return None
     try:

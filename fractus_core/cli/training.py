@@ -16,7 +16,7 @@ import torch
 
 from fractus_core.engine import ContinuousThoughtEngine, EngineConfig
 from fractus_core.errors import FractusError
-from fractus_core.plugins.registry import Registry
+from fractus_core.plugins.registry import Registry, load_target
 from fractus_core.runs.assembly import infer_frontend, plug_trainer
 from fractus_core.runs.config import RunConfig
 from fractus_core.runs.directory import RunDirectory
@@ -43,19 +43,29 @@ def make_config(
     [(trainer_name, trainer_options)] = trainer.items()
     return RunConfig(
         engine=engine,
+        # First: if this machine cannot do it, no data need be read.
+        trainer=plug_trainer(registry, trainer_name, trainer_options, frontends),
         frontends=tuple(
             infer_frontend(registry, name, options, data[name], share=mix.get(name, 1))
             for name, options in frontends.items()
         ),
-        trainer=plug_trainer(registry, trainer_name, trainer_options),
         **rest,
     )
 
 
 def train(
-    ctx: click.Context, registry: Registry, run: Run, *, tensorboard: bool, as_json: bool
+    ctx: click.Context,
+    registry: Registry,
+    run: Run,
+    *,
+    tensorboard: bool,
+    as_json: bool,
+    more_to_come: bool = False,
 ) -> None:
-    """Execute `run` and tell how it ended; exits with 130 if it was interrupted."""
+    """Execute `run` and tell how it ended; exits with 130 if it was interrupted.
+
+    What to do with it is left out where there is `more_to_come`.
+    """
     path = run.directory.path
     with Reporter() as reporter:
         for line in introduction(run):
@@ -68,7 +78,8 @@ def train(
         click.echo(f"interrupted at step {run.spent.steps:,}; {run.resume_hint()}", err=True)
     else:
         uses = [u for p in run.config.frontends for u in registry.frontend(p.name).spec.uses]
-        click.echo("\n".join(conclusion(run, summary, uses)))
+        lines = conclusion(summary) + ([] if more_to_come else suggestions(run, uses))
+        click.echo("\n".join(lines))
     if summary is None:
         ctx.exit(INTERRUPTED)
 
@@ -88,17 +99,20 @@ def introduction(run: Run) -> list[str]:
             f"{', '.join(run.brain.keys.values())}, exchanges every {link.sync_every:,} steps"
         )
     options = run.trainer.options
-    shown = ("optimizer", "lr", "chunk_len", "precision", "threads", "compile_seconds")
+    shown = (
+        *("device", "optimizer", "lr", "batch_size", "chunk_len", "precision", "threads"),
+        *("compile_seconds", "compile_graphs", "compile_breaks"),
+    )
     facts = [f"{name} {options[name]}" for name in shown if name in options]
     lines.append(f"trainer {run.config.trainer.name}: {', '.join(facts)}")
+    lines += run.forecast
     if run.spent.steps:
         lines.append(f"resumed at step {run.spent.steps:,}, {run.spent.tokens:,} tokens")
     return lines
 
 
-def conclusion(run: Run, summary: dict[str, Any], uses: list[str]) -> list[str]:
-    """How a finished run did, and what to do with it. The figures were shown by the reporter."""
-    path = shlex.quote(str(run.directory.path))
+def conclusion(summary: dict[str, Any]) -> list[str]:
+    """How a finished run did."""
     lines = [
         f"finished: {summary['steps']:,} steps, {summary['tokens']:,} tokens in "
         f"{summary['seconds'] / 60:.1f} minutes, {summary['tokens_per_second']:,.0f} tokens/s"
@@ -110,11 +124,16 @@ def conclusion(run: Run, summary: dict[str, Any], uses: list[str]) -> list[str]:
             if isinstance(value, float)
         ]
         lines.append(f"{name} on held-out data: " + ", ".join(values))
+    return lines
+
+
+def suggestions(run: Run, uses: list[str]) -> list[str]:
+    """What to do with a finished run."""
+    path = shlex.quote(str(run.directory.path))
     brain = []
     if run.brain is not None:
         brain = [f"  fractus brain status {shlex.quote(run.brain.link.directory)}"]
     return [
-        *lines,
         "go on with",
         *("  " + use.replace("{run}", path) for use in uses),
         f"  fractus eval {path}",
@@ -135,7 +154,8 @@ def dry_run(
         engine = ContinuousThoughtEngine(config.engine)
     least = sum(p.numel() for p in engine.parameters()) * BYTES_PER_PARAMETER
     free = psutil.virtual_memory().available
-    if least > free:
+    knows_better = hasattr(load_target(registry.trainer(config.trainer.name)), "preflight")
+    if least > free and not knows_better:
         raise FractusError(
             f"the engine needs at least {least / 1e9:.1f} GB for weights, gradients and optimizer; "
             f"{free / 1e9:.1f} GB are free: choose a smaller --preset"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable
+from decimal import Decimal
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeVar
@@ -28,8 +30,38 @@ def parsed(parse: Callable[[str], T]) -> Callable[[click.Context, click.Paramete
     return callback
 
 
-def preset(ctx: click.Context, parameter: click.Parameter, value: str) -> dict[str, Any]:
-    return _look_up(ctx, parameter, value, PRESETS)
+class Count(click.ParamType[int]):
+    """A whole number from 1 on, also as `200k` or `1.5M`."""
+
+    name = "count"
+    _factors = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9}  # noqa: RUF012
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)([kMG]?)", str(value))
+        number = Decimal(match[1]) * self._factors[match[2]] if match else Decimal(0)
+        if number < 1 or number % 1:
+            self.fail(
+                f"{value!r} is not a whole number from 1 on, as 500, 200k or 1.5M", param, ctx
+            )
+        return int(number)
+
+
+def device(ctx: click.Context, trainer: dict[str, dict[str, Any]], value: str) -> None:
+    """Give the trainer the value of its own option `device`."""
+    [(name, chosen)] = trainer.items()
+    if "device" not in chosen:
+        where = ", ".join(registry().trainer(name).spec.devices)
+        raise click.UsageError(f"--device {value}: trainer {name!r} computes on {where} only", ctx)
+    [option] = [p for p in ctx.command.get_params(ctx) if p.name == f"{name}.device"]
+    chosen["device"] = option.type.convert(value, option, ctx)
+
+
+PRESET_HELP = f"Size of the engine: {', '.join(PRESETS)}."
+
+
+def preset(ctx: click.Context, parameter: click.Parameter, value: str | None) -> dict[str, Any]:
+    """The fields of a preset; none where none is named."""
+    return {} if value is None else _look_up(ctx, parameter, value, PRESETS)
 
 
 def settings(
@@ -47,28 +79,36 @@ def settings(
     return fields
 
 
+settings_option = click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="FIELD=VALUE",
+    callback=settings,
+    help="A field of EngineConfig, such as n_layers=4. Repeatable.",
+)
+
+
 def engine_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Gives a command `--preset` and `--set`; what they say together, `engine` tells."""
-    for option in (
-        click.option(
-            "--set",
-            "settings",
-            multiple=True,
-            metavar="FIELD=VALUE",
-            callback=settings,
-            help="A field of EngineConfig, such as n_layers=4. Repeatable.",
-        ),
-        click.option(
-            "--preset",
-            default="stage0",
-            show_default=True,
-            metavar="NAME",
-            callback=preset,
-            help=f"Size of the engine: {', '.join(PRESETS)}.",
-        ),
-    ):
-        command = option(command)
-    return command
+    preset_option = click.option(
+        "--preset",
+        default="stage0",
+        show_default=True,
+        metavar="NAME",
+        callback=preset,
+        help=PRESET_HELP,
+    )
+    return preset_option(settings_option(command))
+
+
+def stages(ctx: click.Context, parameter: click.Parameter, value: str | None) -> tuple[str, ...]:
+    """`0,1,2` or `stage0,1b`: names of presets."""
+    parts = [part.strip() for part in value.split(",")] if value is not None else []
+    names = tuple(f"stage{part}" if part.isdecimal() else part for part in parts)
+    for name in names:
+        _look_up(ctx, parameter, name, PRESETS)
+    return names
 
 
 def engine(ctx: click.Context, preset: dict[str, Any], settings: dict[str, Any]) -> EngineConfig:

@@ -41,13 +41,14 @@ def log_decays(config: EngineConfig) -> Tensor:
 
     Without decay S becomes the corpus mean, and each new token weighs 1/t.
     """
-    H, L = config.n_heads, config.n_levels
+    H, L = config.decay_heads or config.n_heads, config.n_levels
     if config.decay == "none":
-        return torch.zeros(H, L)
+        return torch.zeros(config.n_heads, L)
     steps = torch.linspace(0, 1, H * L - 1, dtype=torch.float64)
     time_constants = FASTEST * (SLOWEST / FASTEST) ** steps
     time_constants = torch.cat([time_constants, time_constants.new_tensor([LASTING])])
-    return (-1 / time_constants).float().view(L, H).T.contiguous()
+    distinct = (-1 / time_constants).float().view(L, H).T
+    return distinct[torch.arange(config.n_heads) % H].contiguous()
 
 
 @dataclass(frozen=True, slots=True)

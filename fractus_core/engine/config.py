@@ -40,6 +40,9 @@ class EngineConfig:
 
     decay: Decay = "golden"
     """Time constants of the attention sums: golden-ratio spaced, or no forgetting at all."""
+    decay_heads: int = 0
+    """Heads whose time constants differ; those after them repeat theirs. 0: all. A grown engine's
+    heads keep the time constants of the heads that they were copied from."""
     output_gate: bool = True
     """Normalise attention per head and gate it by the input."""
     token_shift: bool = True
@@ -61,7 +64,7 @@ class EngineConfig:
             self._require(name, getattr(self, name) >= 1, "at least 1")
         for name in ("n_oscillators", "coupling_rank"):
             self._require(name, getattr(self, name) >= 1, "at least 1")
-        for name in ("expert_rank", "thought_stride"):
+        for name in ("expert_rank", "thought_stride", "decay_heads"):
             self._require(name, getattr(self, name) >= 0, "at least 0")
         for name in ("d_model", "d_ff", "expert_rank"):  # grouped products want aligned rows
             self._require(name, getattr(self, name) % 8 == 0, "a multiple of 8")
@@ -71,6 +74,9 @@ class EngineConfig:
             self._require(name, getattr(self, name) in choices, "one of " + ", ".join(choices))
         self._require(
             "d_model", self.d_model % self.n_heads == 0, f"a multiple of n_heads = {self.n_heads}"
+        )
+        self._require(
+            "decay_heads", self.decay_heads <= self.n_heads, f"at most n_heads = {self.n_heads}"
         )
         self._require(
             "top_k", self.top_k <= self.n_experts, f"at most n_experts = {self.n_experts}"

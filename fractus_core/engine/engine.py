@@ -8,6 +8,7 @@ from typing import cast
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from fractus_core.engine.attention import DecayFactors, log_decays, section_length
 from fractus_core.engine.block import Block
@@ -39,6 +40,8 @@ class ContinuousThoughtEngine(nn.Module):
         self.confidence_head = nn.Linear(config.d_model, 1)
         nn.init.zeros_(self.confidence_head.weight)
         nn.init.zeros_(self.confidence_head.bias)
+        self.checkpointing = False
+        """Keep only what enters each block for the backward pass, and compute the rest again."""
         self.register_buffer("log_decay", log_decays(config), persistent=False)
         self._known_powers: dict[int, DecayFactors] = {}
         self._read_token = self._read
@@ -110,18 +113,25 @@ class ContinuousThoughtEngine(nn.Module):
         require_compiler()
         self._read_token = torch.compile(self._read, dynamic=False, fullgraph=True)
 
-    def compile_blocks(self) -> None:
+    def compile_blocks(self, *, whole: bool = False, cuda_graphs: bool = False) -> None:
         """Have `torch.compile` fuse the smooth parts of each block: attention and phases.
 
         For chunks of one shape; each other shape is compiled anew when it comes.
+
+        Args:
+            whole: each block whole, with its experts.
+            cuda_graphs: replay its kernels as they were recorded. What a block returns is then
+                overwritten when it is called again, after `torch.compiler`'s
+                `cudagraph_mark_step_begin`.
 
         Raises:
             FractusError: there is no C++ compiler.
         """
         require_compiler()
+        mode = "reduce-overhead" if cuda_graphs else None
         for block in self.layers:
-            block.attention.compile(dynamic=False)
-            block.phases.compile(dynamic=False)
+            for part in (block,) if whole else (block.attention, block.phases):
+                part.compile(dynamic=False, mode=mode)
 
     @torch.no_grad()
     def tick_chunk(self, vectors: Tensor, state: EngineState) -> tuple[Tensor, EngineState]:
@@ -186,12 +196,18 @@ class ContinuousThoughtEngine(nn.Module):
             thought = (
                 state.thought if self.thought_gate is None else self.thought_gate * state.thought
             )
-            thought = thought.where(entering.to(h.device).unsqueeze(1), 0.0)
+            here = entering.to(h.device, non_blocking=True)
+            thought = thought.where(here.unsqueeze(1), 0.0)
             h = torch.cat([h[:, :1] + thought.unsqueeze(1), h[:, 1:]], dim=1)
         decay = self._powers(section_length(h.shape[1]))
         lb, blocks = h.new_zeros(()), []
         for block, block_state in zip(self.layers, state.blocks, strict=True):
-            h, block_lb, block_state = block(h, block_state, decay, probe)
+            if self.checkpointing and torch.is_grad_enabled():
+                h, block_lb, block_state = checkpoint(
+                    block, h, block_state, decay, use_reentrant=False, preserve_rng_state=False
+                )
+            else:
+                h, block_lb, block_state = block(h, block_state, decay, probe)
             blocks.append(block_state)
             lb = lb + block_lb
         hidden = self.final_norm(h)

@@ -27,6 +27,8 @@ class KuramotoPhases(nn.Module):
     """N oscillators per token. Always computed in fp32: a phase has no use for three digits."""
 
     offsets: Tensor
+    full_precision = True
+    """Trainers leave the weights in fp32."""
 
     def __init__(self, config: EngineConfig) -> None:
         super().__init__()

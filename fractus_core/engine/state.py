@@ -81,7 +81,7 @@ class EngineState:
             )
         if not rows.any():
             return self
-        here = rows.to(self.device)
+        here = rows.to(self.device, non_blocking=True)
         # Zeros are written, not multiplied in: nothing of a stream that went wrong may remain.
         state = self.map(
             lambda tensor: tensor.masked_fill(here.view(-1, *[1] * (tensor.dim() - 1)), 0.0)

@@ -62,6 +62,8 @@ class TrainerSpec(Spec):
     accepts: tuple[str, ...] = ()
     """The kinds of observations it can train on; empty means any."""
     devices: tuple[str, ...] = ("cpu",)
+    preset: str = ""
+    """The size of the engine where the user names none; empty: the smallest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

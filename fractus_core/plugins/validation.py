@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 
+from fractus_core.engine.presets import PRESETS
 from fractus_core.plugins.specs import API_VERSION, FrontendSpec, Option, Spec, TrainerSpec
 
 _NAME = re.compile(r"[a-z][a-z0-9_-]*")
@@ -33,6 +34,8 @@ def faults(spec: Spec) -> Iterator[str]:
     elif isinstance(spec, TrainerSpec):
         yield from _not_strings("accepts", spec.accepts)
         yield from _not_strings("devices", spec.devices)
+        if spec.preset and spec.preset not in PRESETS:
+            yield f"preset {spec.preset!r} is not one of {', '.join(PRESETS)}"
         yield from _options_faults(spec.options)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib.metadata import version
 from typing import Any
 
@@ -13,7 +13,9 @@ import torch
 from fractus_core.contract import WHOLE, Frontend, Shard, Source, Split, Trainer
 from fractus_core.engine import ContinuousThoughtEngine, EngineConfig
 from fractus_core.errors import FractusError
+from fractus_core.plugins.records import Entry
 from fractus_core.plugins.registry import Registry, load_target
+from fractus_core.plugins.specs import TrainerSpec
 from fractus_core.runs.checkpoint import Checkpoint
 from fractus_core.runs.config import Plugged, PluggedFrontend, RunConfig
 from fractus_core.runs.directory import RunDirectory
@@ -37,8 +39,13 @@ def infer_frontend(
     )
 
 
-def plug_trainer(registry: Registry, name: str, options: dict[str, Any]) -> Plugged:
+def plug_trainer(
+    registry: Registry, name: str, options: dict[str, Any], frontends: Iterable[str]
+) -> Plugged:
+    """Raises `FractusError` if it cannot train these front-ends, or not on this machine."""
     entry = registry.trainer(name)
+    _require_accepted(registry, entry, frontends)
+    load_target(entry)(options, seed=0)
     return Plugged(
         name=name, distribution=entry.distribution, version=entry.version, options=options
     )
@@ -60,15 +67,23 @@ def make_model(
 def make_trainer(registry: Registry, config: RunConfig) -> Trainer:
     """Raises `FractusError` if it cannot train on what a front-end emits."""
     entry = registry.trainer(config.trainer.name)
-    for plugged in config.frontends:
-        emits = registry.frontend(plugged.name).spec.emits
+    _require_accepted(registry, entry, [plugged.name for plugged in config.frontends])
+    # What is newer than the run is as if it had been left out when the run was started.
+    defaults = {option.name: option.default for option in entry.spec.options}
+    trainer: Trainer = load_target(entry)(defaults | config.trainer.options, seed=config.seed)
+    return trainer
+
+
+def _require_accepted(
+    registry: Registry, entry: Entry[TrainerSpec], frontends: Iterable[str]
+) -> None:
+    for name in frontends:
+        emits = registry.frontend(name).spec.emits
         if entry.spec.accepts and emits not in entry.spec.accepts:
             raise FractusError(
                 f"trainer {entry.name!r} accepts {', '.join(entry.spec.accepts)}; "
-                f"front-end {plugged.name!r} emits {emits}"
+                f"front-end {name!r} emits {emits}"
             )
-    trainer: Trainer = load_target(entry)(config.trainer.options, seed=config.seed)
-    return trainer
 
 
 def open_source(

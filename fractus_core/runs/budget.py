@@ -42,6 +42,14 @@ class Budget:
         )
         return max((used / limit for used, limit in pairs if limit is not None), default=0.0)
 
+    def part(self, count: int) -> Budget:
+        """One of `count` equal parts; whole tokens and steps are rounded up."""
+        return Budget(
+            tokens=self.tokens and math.ceil(self.tokens / count),
+            steps=self.steps and math.ceil(self.steps / count),
+            seconds=self.seconds and self.seconds / count,
+        )
+
     def describe(self) -> str:
         parts = [
             f"{self.tokens:,} tokens" if self.tokens else "",

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, Self, TypeVar
 
 from fractus_core.brain.directory import BrainDirectory, Content
+from fractus_core.contract import Source, Split
 from fractus_core.errors import FractusError
 from fractus_core.plugins.discovery import discover
 from fractus_core.plugins.registry import Registry
-from fractus_core.runs.assembly import make_model, newest_checkpoint
-from fractus_core.runs.config import PluggedFrontend
+from fractus_core.runs import evaluation
+from fractus_core.runs.assembly import make_model, newest_checkpoint, open_source
+from fractus_core.runs.checkpoint import Checkpoint
+from fractus_core.runs.config import PluggedFrontend, RunConfig
 from fractus_core.runs.directory import RunDirectory
 from fractus_core.runs.model import Model, as_module
 
@@ -44,6 +47,29 @@ class Opened:
                 f"{self.path} has no front-end {name or f'that {does}'}; it has {names}"
             )
         return found[chosen]
+
+    def on(self, name: str, data: str) -> Self:
+        """With other data for the front-end `name`, whatever it was trained on."""
+        plugged = replace(self.frontends[name], data=data, fingerprints={})
+        return replace(self, frontends={**self.frontends, name: plugged})
+
+    def evaluate(
+        self, name: str, *, split: Split = "validation", limit: int | None = None
+    ) -> dict[str, Any]:
+        """The figures of the front-end `name` on its data: see `evaluation.evaluate`."""
+        frontend, plugged = self.model.frontends[name], self.frontends[name]
+
+        def source() -> Source:
+            return open_source(
+                frontend,
+                plugged,
+                split,
+                batch_size=evaluation.ROWS,
+                chunk_len=evaluation.CHUNK,
+                seed=self.seed,
+            )
+
+        return evaluation.evaluate(self.model.engine, frontend, source, limit=limit)
 
 
 def open_run(path: Path, *, allow_previous: bool = False) -> Opened:
@@ -80,9 +106,16 @@ def _open_run(registry: Registry, directory: RunDirectory, *, allow_previous: bo
             f"{directory.path} has no checkpoint yet: fractus run --resume "
             f"{shlex.quote(str(directory.path))}"
         )
+    return opened_at(registry, directory, config, found[1])
+
+
+def opened_at(
+    registry: Registry, directory: RunDirectory, config: RunConfig, checkpoint: Checkpoint
+) -> Opened:
+    """What a run had learnt at `checkpoint`."""
     frontends = {plugged.name: plugged for plugged in config.frontends}
     model = make_model(registry, config.engine, frontends, config.seed)
-    model.load(found[1].trees)
+    model.load(checkpoint.trees)
     return Opened(model, frontends, config.seed, directory.path)
 
 

@@ -15,8 +15,8 @@ import torch
 
 from fractus_core.brain.directory import BrainDirectory
 from fractus_core.brain.lane import Base, BrainLane
-from fractus_core.contract import Lane, Step, Trainer
-from fractus_core.engine import EngineState, Stream
+from fractus_core.contract import Frontend, Lane, Preflight, Step, Trainer
+from fractus_core.engine import ContinuousThoughtEngine, EngineState, Stream
 from fractus_core.errors import FractusError
 from fractus_core.plugins.lifecycle import Lifecycle
 from fractus_core.plugins.registry import Registry
@@ -79,8 +79,12 @@ class Run:
         self.spent = Spent()
         self.averages = {lane.name: Averages() for lane in lanes}
         self.metrics_size = 0
+        self.resume_from = directory.path
+        """What to give to --resume: the run itself, or what it is a part of."""
         self.saved: int | None = None
         """The step of the newest checkpoint."""
+        self.forecast: list[str] = []
+        """What the trainer foretold of its memory."""
         self._begun = Spent()
         """What was spent before this process."""
 
@@ -105,7 +109,7 @@ class Run:
             BrainDirectory(Path(config.brain.directory)).require_fit(
                 config.engine, config.brain.rule
             )
-        run = cls._assemble(registry, directory, config)
+        run = cls.assemble(registry, directory, config)
         frontends = tuple(
             with_fingerprints(
                 plugged, train=lane.source, validation=run._open_validation(plugged.name)
@@ -155,12 +159,12 @@ class Run:
                     f"in {spent.seconds / 60:.1f} minutes; extend it with a larger --steps, "
                     "--tokens or --minutes"
                 )
-        run = cls._assemble(registry, directory, config)
+        run = cls.assemble(registry, directory, config)
         if config.brain is not None:
             run.brain = BrainLane.rejoin(config.brain, config)
         directory.checkpoints.rewind(found[0] if found is not None else None)
         if found is not None:
-            run._restore(found[1])
+            run.restore(found[1])
         elif run.brain is not None:
             run.brain.take(run.model, run.spent.tokens)
         directory.summary_file.unlink(missing_ok=True)
@@ -168,11 +172,20 @@ class Run:
         return run
 
     @classmethod
-    def _assemble(cls, registry: Registry, directory: RunDirectory, config: RunConfig) -> Self:
+    def assemble(cls, registry: Registry, directory: RunDirectory, config: RunConfig) -> Self:
+        """A run in memory alone, with fresh weights."""
         trainer = make_trainer(registry, config)
-        model = make_model(
-            registry, config.engine, {f.name: f for f in config.frontends}, config.seed
-        )
+
+        def build() -> Model:
+            frontends = {plugged.name: plugged for plugged in config.frontends}
+            return make_model(registry, config.engine, frontends, config.seed)
+
+        def parts() -> tuple[ContinuousThoughtEngine, list[Frontend]]:
+            made = build()
+            return made.engine, list(made.frontends.values())
+
+        forecast = trainer.preflight(parts) if isinstance(trainer, Preflight) else []
+        model = build()
         lanes = []
         for plugged in config.frontends:
             frontend = model.frontends[plugged.name]
@@ -188,7 +201,9 @@ class Run:
             state = model.engine.initial_state(source.rows)
             lanes.append(Lane(plugged.name, frontend, source, state, plugged.share))
         trainer.prepare(model.engine, lanes)
-        return cls(directory, config, model, trainer, lanes, registry.hook)
+        run = cls(directory, config, model, trainer, lanes, registry.hook)
+        run.forecast = forecast
+        return run
 
     # -------------------------------------------------------------------------------- the loop
 
@@ -396,11 +411,7 @@ class Run:
             "averages": {name: dataclasses.asdict(a) for name, a in self.averages.items()},
             "cursors": {lane.name: lane.source.cursor() for lane in self.lanes},
         }
-        trees = self.model.trees() | {
-            "trainer": self.trainer.state_dict(),
-            "rng": {"torch": torch.get_rng_state()},
-            **{f"stream-{lane.name}": lane.state.state_dict() for lane in self.lanes},
-        }
+        trees = self.trees()
         if self.brain is not None:
             info["base"] = {"number": self.brain.base.number, "tokens": self.brain.base.tokens}
             trees["base"] = self.brain.base.weights
@@ -408,7 +419,16 @@ class Run:
         self.directory.checkpoints.save(self.spent.tokens, Checkpoint(info, trees))
         self.saved = self.spent.steps
 
-    def _restore(self, checkpoint: Checkpoint) -> None:
+    def trees(self) -> dict[str, Any]:
+        """What a checkpoint holds of model, trainer, generator and streams, by name."""
+        return self.model.trees() | {
+            "trainer": self.trainer.state_dict(),
+            "rng": {"torch": torch.get_rng_state()},
+            **{f"stream-{lane.name}": lane.state.state_dict() for lane in self.lanes},
+        }
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Be what the run was at `checkpoint`."""
         info, trees = checkpoint.info, checkpoint.trees
         self.spent = Spent(**info["spent"])
         self.averages = {name: Averages(**a) for name, a in info["averages"].items()}
@@ -427,7 +447,7 @@ class Run:
 
     def resume_hint(self) -> str:
         """What is safe, and how to go on from it."""
-        command = f"fractus run --resume {shlex.quote(str(self.directory.path))}"
+        command = f"fractus run --resume {shlex.quote(str(self.resume_from))}"
         if self.saved is None:
             return f"there is no checkpoint yet; begin again with {command}"
         return f"the checkpoint of step {self.saved:,} is good; go on with {command}"

@@ -33,6 +33,8 @@ FAKES = Group(
     charts=(Chart(title="Sums", x="size", y="us_per_token", cells="fake/work"),),
 )
 
+ENDLESS = Group(name="fake", text="Not real.", cells=(FAKES.cells[1], fake("wait", "wait")))
+
 
 @pytest.fixture
 def fakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

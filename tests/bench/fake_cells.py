@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import time
 
 from fractus_bench.records import Measured, SkipCellError
@@ -37,6 +38,11 @@ def die(*, repeats: int) -> Measured:
 
 def sleep(*, repeats: int) -> Measured:
     time.sleep(100)
+    return Measured([])
+
+
+def wait(*, repeats: int) -> Measured:
+    subprocess.run(["sleep", "1000"], check=True)
     return Measured([])
 
 

@@ -7,13 +7,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 
 import psutil
 import pytest
-from running import one_line
+from running import one_line, wait_until
 
 from fractus_bench import groups
 from fractus_core.cli.main import main
@@ -82,24 +82,45 @@ def test_an_unknown_cell_is_named(fakes: Path, capsys: pytest.CaptureFixture[str
     assert not list(fakes.iterdir())
 
 
-def test_ctrl_c_keeps_what_was_finished(fakes: Path) -> None:
-    code = (
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)]
+)
+def test_whatever_ends_it_keeps_what_was_finished_and_leaves_no_process(
+    number: signal.Signals, code: int, fakes: Path
+) -> None:
+    program = (
         "import conftest, sys; from fractus_bench import groups;"
         "from fractus_core.cli.main import main;"
-        "groups.GROUPS = (conftest.FAKES,); sys.exit(main(sys.argv[1:]))"
+        "groups.GROUPS = (conftest.ENDLESS,); sys.exit(main(sys.argv[1:]))"
     )
-    command = [sys.executable, "-c", code, "bench", "run", "fake/raise", "fake/grow"]
+    command = [sys.executable, "-c", program, "bench", "run", "fake/raise", "fake/wait"]
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
     process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
-    saved, deadline = fakes / "bench-results" / "fake.json", time.monotonic() + 60
-    while not (saved.exists() and psutil.Process(process.pid).children()):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    [child] = psutil.Process(process.pid).children()
-    process.send_signal(signal.SIGINT)
-    assert process.wait(30) == 130
-    assert list(json.loads(saved.read_text())) == ["fake/raise"]
-    assert not child.is_running()
+
+    def started() -> list[psutil.Process]:
+        """The cell's process, and the one that it started."""
+        with suppress(psutil.NoSuchProcess):  # others come and go
+            for child in psutil.Process(process.pid).children():
+                for grandchild in child.children():
+                    if grandchild.name() == "sleep":
+                        return [child, grandchild]
+        return []
+
+    wait_until(started, 60)
+    left = started()
+    process.send_signal(number)
+    assert process.wait(30) == code
+    wait_until(lambda: all(map(ended, left)), 30)
+    saved = json.loads((fakes / "bench-results" / "fake.json").read_text())
+    assert list(saved) == ["fake/raise"]
+
+
+def ended(process: psutil.Process) -> bool:
+    """A zombie has: nobody may be there to ask after an orphan."""
+    try:
+        return process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 def test_list_shows_every_cell(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 from running import WORDS
 
-from fractus_bench.cells import race
+from fractus_bench.cells import growth, race
 from fractus_bench.records import SkipCellError
 
 TINY = ["--set", "d_model=32", "--set", "n_layers=1"]
@@ -68,3 +68,20 @@ def test_images(data: Path) -> None:
     for row in found.rows:
         assert 0.4 <= row["accuracy"] <= 1
         assert row["parameters"] == pytest.approx(ours, rel=0.2)
+
+
+@pytest.mark.slow
+def test_growth(data: Path) -> None:
+    options = ["--text.validation", "0.3", "--eval-tokens", "512"]
+    found = growth.chars(
+        repeats=1, steps=4, further=6, every=3, small="stage0", large="stage1", options=options
+    )
+    assert [(row["variant"], row["step"]) for row in found.rows] == [
+        ("stage0", 3),
+        ("stage0", 4),
+        ("stage1, grown", 3),
+        ("stage1, grown", 6),
+        ("stage1, from scratch", 3),
+        ("stage1, from scratch", 6),
+    ]
+    assert all(0 < row["loss"] < 5 for row in found.rows)

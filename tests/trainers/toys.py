@@ -34,9 +34,9 @@ USUAL: dict[str, Any] = {
 }
 
 
-def options(**given: Any) -> dict[str, Any]:
-    """All options of the trainer `cpu`; those not `given` are `USUAL`."""
-    [spec] = [spec for spec in fractus_trainers() if spec.name == "cpu"]
+def options(trainer: str = "cpu", **given: Any) -> dict[str, Any]:
+    """All options of a trainer; those not `given` are `USUAL`."""
+    [spec] = [spec for spec in fractus_trainers() if spec.name == trainer]
     return {option.name: option.default for option in spec.options} | USUAL | given
 
 

@@ -41,7 +41,7 @@ def chars(*, repeats: int, seconds: float, engine: list[str], controls: list[Row
     `loss` of a GPT is over windows that overlap by half, which suits it best; `loss_windows`, over
     windows that do not, is what is mostly reported. The engine reads all of it as one stream.
     """
-    file = _data("text/tinyshakespeare.txt")
+    file = data_file("text/tinyshakespeare.txt")
     options = defaults(text_frontends()[0].options) | {"tokenizer": "chars"}
     schema = TextFrontend.infer_schema(str(file), options)
     encoding = TextFrontend(8, options, schema).encoding
@@ -103,7 +103,7 @@ def chars(*, repeats: int, seconds: float, engine: list[str], controls: list[Row
 
 def cifar(*, repeats: int, seconds: float, engine: list[str], lr: dict[str, float]) -> Measured:
     """CIFAR-10; accuracy over the whole test set. The controls have the engine's size and data."""
-    folder = _data("cifar10")
+    folder = data_file("cifar10")
     options = defaults(vision_frontends()[0].options)
     schema = VisionFrontend.infer_schema(str(folder), options)
     frontend = VisionFrontend(8, options, schema)
@@ -143,7 +143,8 @@ def cifar(*, repeats: int, seconds: float, engine: list[str], lr: dict[str, floa
     return Measured(_race(entrants, repeats), {"seconds": seconds, "engine": " ".join(engine)})
 
 
-def _data(name: str) -> Path:
+def data_file(name: str) -> Path:
+    """Raises `SkipCellError` if it is not there."""
     folder = os.environ.get(DATA)
     if not folder:
         raise SkipCellError(f"set {DATA} to a folder with {name}")

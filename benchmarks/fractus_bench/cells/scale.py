@@ -94,7 +94,7 @@ def corpus_size(*, repeats: int, values: list[int]) -> Measured:
 
 def step(config: EngineConfig, chunk_len: int, source: TokenSource | None = None) -> Point:
     """A training step; random tokens unless there is a source."""
-    options = {"optimizer": "sgd", "batch_size": BATCH, "chunk_len": chunk_len}
+    options: dict[str, Any] = {"optimizer": "sgd", "batch_size": BATCH, "chunk_len": chunk_len}
     call = training_step(*make_model(VOCABULARY, config), source, **options)
     return Point(call, config, chunk_len)
 

@@ -31,7 +31,7 @@ class TiedEmbedding(nn.Module):
     def embed(self, observations: Tensor) -> Tensor:
         """Token ids (B, C) to vectors (B, C, d_model)."""
         # The head's gradient is dense: only the rows that were read are added to it.
-        return F.embedding(observations, self.weight, sparse=True)
+        return F.embedding(observations, self.weight, sparse=not observations.is_cuda)
 
     def answer(self, hidden: Tensor) -> Tensor:
         """Hidden (..., d_model) to logits (..., V)."""
@@ -45,6 +45,31 @@ class TiedEmbedding(nn.Module):
         with torch.no_grad():
             correct = self.answer(hidden[:, -1]).argmax(-1) == targets[:, -1]
         return Score(loss=loss, weight=targets.numel(), correct=correct)
+
+    @torch.no_grad()
+    def resample(
+        self,
+        observations: Tensor,
+        hidden: Tensor,
+        *,
+        probability: float,
+        temperature: float,
+        generator: torch.Generator,
+    ) -> Tensor:
+        """See `Resampler.resample`; observations (B, C)."""
+        B, C = observations.shape
+        # Drawn on the CPU, whatever the device, so that nothing waits for it.
+        row, before = torch.nonzero(
+            torch.rand(B, C - 1, generator=generator) < probability, as_tuple=True
+        )
+        luck = torch.rand(len(row), 1, generator=generator)
+        row, before, luck = (t.to(hidden.device, non_blocking=True) for t in (row, before, luck))
+        logits = self.answer(hidden[row, before].to(self.weight.dtype)).float() / temperature
+        below = torch.softmax(logits, dim=-1).cumsum(-1)
+        chosen = torch.searchsorted(below, luck * below[:, -1:]).squeeze(-1)
+        mixed = observations.clone()
+        mixed[row, before + 1] = chosen.clamp(max=len(self.weight) - 1)
+        return mixed
 
     def _loss(self, hidden: Tensor, targets: Tensor) -> Tensor:
         if torch.is_autocast_enabled(hidden.device.type):

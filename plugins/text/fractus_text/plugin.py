@@ -58,4 +58,9 @@ def fractus_commands() -> list[CommandSpec]:
             summary="Write text with a trained engine.",
             target="fractus_text.generate:generate",
         ),
+        CommandSpec(
+            name="retokenize",
+            summary="Go on with a trained run and another tokenizer.",
+            target="fractus_text.retokenize:retokenize",
+        ),
     ]

@@ -92,6 +92,15 @@ def from_schema(schema: Json) -> tiktoken.Encoding:
         raise FractusError(f"damaged tokenizer schema: {error!r}; restore the file") from None
 
 
+def same(one: tiktoken.Encoding, other: tiktoken.Encoding) -> bool:
+    """Whether they give the same tokens, whatever they are called."""
+    return (
+        one._mergeable_ranks == other._mergeable_ranks
+        and one._special_tokens == other._special_tokens
+        and one._pat_str == other._pat_str
+    )
+
+
 def _bytes() -> tiktoken.Encoding:
     return tiktoken.Encoding(
         BYTES,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 
 import torch
-from torch import nn
-from torch.func import functional_call
+from torch import Tensor, nn
 
 SMALLEST = 2**14
 """Numbers in a matrix that is worth a copy."""
@@ -17,43 +18,60 @@ PIECE = 2**20
 class HalfWeights:
     """bf16 copies of a module's large matrices, cast once for all the chunks of a step.
 
-    (Micikevicius et al., arXiv 1710.03740, section 3.1.) Their gradients are bf16; `collect` adds
-    them up in fp32.
+    Not of parts that say `full_precision`.
+
+    (Micikevicius et al., arXiv 1710.03740, section 3.1.) Each gradient is bf16 only until it is
+    complete: it is then added to the master's in fp32, so that never more than one is there.
     """
 
     def __init__(self, module: nn.Module) -> None:
-        self.module = module
-        self.masters = {
-            name: parameter
-            for name, parameter in module.named_parameters()
-            if parameter.dim() >= 2 and parameter.numel() >= SMALLEST
+        kept = {
+            parameter
+            for part in module.modules()
+            if getattr(part, "full_precision", False)
+            for parameter in part.parameters()
         }
         self.copies = {
-            name: master.detach().bfloat16().requires_grad_()
-            for name, master in self.masters.items()
+            master: nn.Parameter(master.detach().bfloat16())
+            for master in module.parameters()
+            if master not in kept and master.dim() >= 2 and master.numel() >= SMALLEST
         }
+        self._places = [
+            (owner, name, master)
+            for owner in module.modules()
+            for name, master in owner.named_parameters(recurse=False)
+            if master in self.copies
+        ]
+        for master, copy in self.copies.items():
+            copy.register_post_accumulate_grad_hook(partial(_collect, master))
 
     @torch.no_grad()
     def refresh(self) -> None:
-        """After the weights have changed."""
-        for name, copy in self.copies.items():
-            copy.copy_(self.masters[name])
+        """After the weights have changed, or which of them learn."""
+        for master, copy in self.copies.items():
+            copy.copy_(master)
+            copy.requires_grad_(master.requires_grad)
 
-    def __call__(self, *arguments: Any) -> Any:
-        """The module's forward pass with the copies in place of their masters."""
-        return functional_call(self.module, self.copies, arguments)
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        """The module has the copies instead of their masters, for forward and backward passes."""
+        for owner, name, master in self._places:
+            setattr(owner, name, self.copies[master])
+        try:
+            yield
+        finally:
+            for owner, name, master in self._places:
+                setattr(owner, name, master)
 
-    @torch.no_grad()
-    def collect(self) -> None:
-        """Add the copies' gradients to the masters', and clear them."""
-        for name, copy in self.copies.items():
-            if copy.grad is None:
-                continue
-            master = self.masters[name]
-            if master.grad is None:
-                master.grad = copy.grad.float()
-            else:
-                rows = max(1, PIECE * len(master) // master.numel())
-                for total, part in zip(master.grad.split(rows), copy.grad.split(rows), strict=True):
-                    total.add_(part)
-            copy.grad = None
+
+@torch.no_grad()
+def _collect(master: nn.Parameter, copy: Tensor) -> None:
+    """Add the copy's gradient to the master's, and clear it."""
+    assert copy.grad is not None
+    if master.grad is None:
+        master.grad = copy.grad.float()
+    else:
+        rows = max(1, PIECE * len(master) // master.numel())
+        for total, part in zip(master.grad.split(rows), copy.grad.split(rows), strict=True):
+            total.add_(part)
+    copy.grad = None

@@ -21,8 +21,13 @@ class Outcome:
     """What to descend: the loss with its auxiliary ones, a scalar."""
     loss: Tensor
     lb: Tensor
-    tokens: int
+    hidden: Tensor
+    """(B, C, d_model), without its graph."""
     state: EngineState
+
+    @property
+    def tokens(self) -> int:
+        return self.hidden.shape[0] * self.hidden.shape[1]
 
 
 class Objective(nn.Module):
@@ -52,6 +57,6 @@ class Objective(nn.Module):
             objective=score.loss + self.lb_coef * lb + self.confidence_coef * doubt,
             loss=score.loss.detach(),
             lb=lb.detach(),
-            tokens=vectors.shape[0] * vectors.shape[1],
+            hidden=hidden.detach(),
             state=state,
         )

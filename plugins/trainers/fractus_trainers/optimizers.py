@@ -32,7 +32,7 @@ class Optimizers:
         """`shrinking` are parameters whose decoupled weight decay torch's optimizer does not do."""
         self.optimizers = optimizers
         self.base_lr = base_lr
-        self.shrinking: list[torch.Tensor] = list(shrinking)
+        self.shrinking: list[torch.Tensor] = list(shrinking)  # what no gradient reached stays
         self.weight_decay = weight_decay
         self.parameters: list[nn.Parameter] = [
             p
@@ -44,9 +44,10 @@ class Optimizers:
     def step(self, factor: float) -> float:
         """Step with `factor` of the base learning rate, clear the gradients, return the rate."""
         lr = self.base_lr * factor
-        if self.shrinking:
+        shrinking = [p for p in self.shrinking if p.grad is not None]
+        if shrinking:
             with torch.no_grad():
-                torch._foreach_mul_(self.shrinking, 1 - lr * self.weight_decay)
+                torch._foreach_mul_(shrinking, 1 - lr * self.weight_decay)
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = lr
@@ -63,10 +64,16 @@ class Optimizers:
 
 
 def make_optimizers(
-    name: str, modules: Iterable[nn.Module], *, lr: float, weight_decay: float
+    name: str,
+    modules: Iterable[nn.Module],
+    *,
+    lr: float,
+    weight_decay: float,
+    momentum: float = 0.9,
 ) -> Optimizers:
     """Matrices decay, gains and biases do not. `muon` takes what multiplies vectors: projections,
-    convolutions and experts; the rest (embeddings, gains, biases) goes to AdamW.
+    convolutions and experts; the rest (embeddings, gains, biases) goes to AdamW. `momentum` is of
+    `sgd`.
     """
     parameters = list(dict.fromkeys(p for module in modules for p in module.parameters()))
     matrices = [p for p in parameters if p.dim() >= 2]
@@ -80,7 +87,11 @@ def make_optimizers(
         return Optimizers(_muon(list(modules), parameters, lr, weight_decay), lr)
     plain: Optimizer
     if name == "sgd":
-        plain = SGD(parameters, lr=lr, momentum=0.9, fused=True)
+        plain = SGD(parameters, lr=lr, momentum=momentum, fused=True)
+        # Torch's own are made at the first step for all parameters at once, and some (of another
+        # lane, of a block whose turn comes later) may have no gradient then.
+        for p in parameters if momentum else ():
+            plain.state[p]["momentum_buffer"] = torch.zeros_like(p)
     else:
         assert name == "rmsprop", name
         plain = RMSprop(parameters, lr=lr, foreach=True)
