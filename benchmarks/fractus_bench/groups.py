@@ -388,8 +388,8 @@ SCALE = Group(
     "time. `exponent` is that of the power law through the times: 0 is no growth, 1 is "
     "proportional. `MFLOP per token` is what the products of the model take in training, three "
     "times the forward pass, and the FLOP model is that the time grows as they do; in the "
-    "pictures it is drawn through the middle point. The times grow less where what does not "
-    "depend on the quantity takes a part of them.",
+    "pictures it is drawn through the middle point. Where the time grows otherwise, it goes to "
+    "what are no products, or to products of other speeds.",
     cells=tuple(_SCALES.values()),
     charts=tuple(
         Chart(
@@ -421,6 +421,36 @@ GROWTH = Group(
     charts=(Chart(title="After growth", x="step", y="loss"),),
 )
 
+GPU1B = Group(
+    name="gpu1b",
+    text="The trainer `gpu1b` where there is no GPU. `estimated_gb` is what its preflight says of "
+    "the tensors of a step, `peak_gb` the most that the whole process had. Blocks that learn in "
+    "turn (`--gpu1b.pgsu`) save weight gradients and the optimizer's work.",
+    cells=(
+        _cell(
+            "gpu1b/step",
+            "One real step of the full 1b from the command line: memory.",
+            "step",
+            preset="1b",
+            vocabulary="gpt2",
+            options=[
+                *("--gpu1b.optimizer", "sgd", "--gpu1b.precision", "bf16"),
+                *("--gpu1b.chunk_len", "32", "--gpu1b.batch_size", "1"),
+            ],
+            limit=1200,
+            repeats=1,
+        ),
+        _cell(
+            "gpu1b/turns",
+            "Steps of stage1 in which one, two or all of four blocks learn.",
+            "turns",
+            preset="stage1",
+            vocabulary=VOCABULARY,
+            active=[0, 2, 1],
+        ),
+    ),
+)
+
 GROUPS = (
     ATTENTION,
     EXPERTS,
@@ -432,5 +462,6 @@ GROUPS = (
     RACE,
     GROWTH,
     SCALE,
+    GPU1B,
 )
 """In the order of the report."""

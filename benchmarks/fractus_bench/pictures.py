@@ -84,6 +84,7 @@ def _lines(axes: Axes, chart: Chart, rows: list[Row]) -> None:
 def _growth(axes: Axes, chart: Chart, rows: list[Row]) -> None:
     rows = sorted(rows, key=lambda row: row[chart.x])
     _lines(axes, chart, rows)
+    axes.lines[0].set_label("measured")
     x = [row[chart.x] for row in rows]
     y = [middle(row[chart.y]) for row in rows]
     factor, exponent = power_law(x, y)

@@ -96,14 +96,11 @@ def _section(group: Group, found: list[Result], machines: Machines) -> list[str]
             for row in result["rows"]
         ]
         lines += [*table(rows), ""]
-    lines += _facts(measured)
-    lines += [
-        line
-        for result in found
-        if result["status"] != "ok"
-        for line in _item(f"`{result['cell']}` {result['status']}: {result['detail']}")
-    ]
-    return [*lines, ""]
+    notes = _facts(measured)
+    for result in found:
+        if result["status"] != "ok":
+            notes += _item(f"`{result['cell']}` {result['status']}: {result['detail']}")
+    return [*lines, *notes, ""] if notes else lines
 
 
 def _facts(measured: list[Result]) -> list[str]:

@@ -34,7 +34,7 @@ class Stream:
 
         The state is carried on without its graph: gradients reach back to the chunk's start.
         """
-        vectors = self.frontend.embed(observations)
+        vectors = self._embed(observations)
         hidden, lb_loss, state = self.engine.tick_chunk_train(vectors, self.state)
         self.state = state.detach()
         return self.frontend.answer(hidden), lb_loss
@@ -42,7 +42,7 @@ class Stream:
     @torch.no_grad()
     def read(self, observations: Tensor) -> tuple[Tensor, Tensor]:
         """Read observations of any length; answer at the end only, as `tick` does."""
-        vectors = self.frontend.embed(observations)
+        vectors = self._embed(observations)
         hidden, self.state = self.engine.tick_chunk(vectors, self.state)
         last = hidden[:, -1]
         return self.frontend.answer(last), self.engine.confidence_logit(last).sigmoid()
@@ -54,7 +54,7 @@ class Stream:
             ValueError: if an observation is more than one vector long.
         """
         with torch.no_grad():
-            vectors = self.frontend.embed(observation.unsqueeze(1))
+            vectors = self._embed(observation.unsqueeze(1))
         if vectors.shape[1] != 1:
             raise ValueError(
                 f"an observation of {vectors.shape[1]} vectors: a tick reads 1; use read"
@@ -87,3 +87,7 @@ class Stream:
     def peek(self) -> Self:
         """A stream in the same state, to probe without disturbing this one."""
         return type(self)(self.engine, self.frontend, state=self.state.clone())
+
+    def _embed(self, observations: Tensor) -> Tensor:
+        """Whatever device they are on."""
+        return self.frontend.embed(observations.to(self.engine.log_decay.device))

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
-from fractus_bench.cells import attention, cross_entropy, experts, profile, step
+from fractus_bench import flops
+from fractus_bench.cells import attention, cross_entropy, experts, profile, scale, step
 from fractus_bench.memory import peak_mb
 from fractus_bench.plain import PlainEngine, PlainHead
 from fractus_bench.records import Measured
 from fractus_bench.training import RandomTokens, make_model, make_trainer
-from fractus_core.engine import EngineConfig
+from fractus_core.engine import PRESETS, EngineConfig
 
 SMALL = {
     "d_model": 32,
@@ -92,6 +95,24 @@ def test_the_profile_adds_up(small: None) -> None:
     parts = [time for name, time in medians.items() if name.startswith("forward: ")]
     assert min(parts) > 0
     assert sum(parts) == pytest.approx(medians["forward"], rel=0.2)
+
+
+def test_scales_tell_what_the_measured_model_takes() -> None:
+    """Against the counts of the very configs: products of chunks of 8 take less than of 64."""
+    config = EngineConfig(**PRESETS["stage0"])
+    found = scale.chunk_length(repeats=1, values=[8, 64])
+    for row in found.rows:
+        forward = flops.forward_flops(config, scale.VOCABULARY, row["chunk"])
+        assert row["mflop_per_token"] == pytest.approx(3 * sum(forward.values()) / 1e6)
+    short, long = (row["mflop_per_token"] for row in found.rows)
+    assert short < long
+    assert found.facts["exponent_of_flop_model"] == pytest.approx(math.log(long / short, 8))
+
+    layers = scale.engine(repeats=1, field="n_layers", values=[1, 2, 3])
+    one, two, three = (row["mflop_per_token"] for row in layers.rows)
+    assert three - two == pytest.approx(two - one)
+    assert one < two
+    assert [row["n_layers"] for row in layers.rows] == [1, 2, 3]
 
 
 def test_peak_memory_is_what_is_held_at_once() -> None:

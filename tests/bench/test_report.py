@@ -6,8 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
 from running import contents, one_line
 
+from fractus_bench import headlines, pictures
+from fractus_bench.groups import GROUPS
+from fractus_bench.records import Chart
 from fractus_bench.results import save
 from fractus_core.cli.main import main
 
@@ -73,6 +77,120 @@ def test_the_same_results_give_the_same_bytes(measured: Path, fakes: Path) -> No
         pages.append(contents(fakes / name))
     assert pages[0] == pages[1]
     assert len(pages[0]) == 3
+
+
+def variant(name: str, **rest: object) -> dict[str, object]:
+    return {"variant": name, **rest}
+
+
+HEADLINES = {
+    "step/V50257": (
+        [
+            variant("reference path", chunk=32, mfu=10.0, speedup=spread(1.0)),
+            variant("engine", chunk=128, mfu=50.4, speedup=spread(5.0)),
+        ],
+        "Training step, vocabulary 8,192, chunks of 128: engine",
+        "5 times as fast as the reference path in chunks of 32; MFU 50 %, not 10 %",
+    ),
+    "experts/step": (
+        [
+            variant("16 experts", us_per_token=spread(100.0)),
+            variant("32 experts", us_per_token=spread(500.0)),
+            variant("128 experts", us_per_token=spread(125.0)),
+        ],
+        "Training step: 128 experts",
+        "1.25 times as long as with 16 experts",
+    ),
+    "decode/flat": (
+        [
+            variant("eager, token 10", us_per_tick=spread(1000.0), ticks_per_second=1000.0),
+            variant("compiled, token 10", us_per_tick=spread(300.0), ticks_per_second=3333.0),
+            variant("eager, token 99", us_per_tick=spread(1250.0), ticks_per_second=800.0),
+            variant("compiled, token 99", us_per_tick=spread(300.0), ticks_per_second=3333.0),
+        ],
+        "Decoding with one stream, eager: token 99",
+        "1.25 times as long as token 10; 800 tokens a second",
+    ),
+    "decode/streams": (
+        [
+            variant("1 eager", streams=1, tokens_per_second=1000.0, speedup=spread(1.0)),
+            variant("8 eager", streams=8, tokens_per_second=4000.0, speedup=spread(4.0)),
+            variant("1 compiled", streams=1, tokens_per_second=3000.0, speedup=spread(3.0)),
+        ],
+        "Decoding, streams side by side: 8 eager",
+        "4 times as many tokens as 1 eager; 4,000 a second",
+    ),
+    "data/start": (
+        [
+            variant("1 tokens", start_ms=spread(1.0), heap_mb=0.5),
+            variant("9 tokens", start_ms=spread(22.0), heap_mb=1.5),
+        ],
+        "Opening a corpus of 9 tokens, once it is in the cache",
+        "22 ms to the first batch, 1.500 MB of heap",
+    ),
+    "race/chars-60s": (
+        [
+            variant("fractus", loss=spread(1.7)),
+            variant("GPT, 4 layers", loss=1.9),
+            variant("GPT, 3 layers", loss=1.8),
+        ],
+        "Tiny Shakespeare: best loss after 60 s",
+        "fractus 1.700 nats, GPT 1.800 nats",
+    ),
+    "race/cifar": (
+        [variant("fractus", accuracy=0.75), variant("CNN", accuracy=0.8)],
+        "CIFAR-10: best accuracy after 60 s",
+        "fractus 0.750, CNN 0.800",
+    ),
+}
+
+
+def test_what_matters_most_is_told_in_short(fakes: Path) -> None:
+    for cell, (rows, _, _) in HEADLINES.items():
+        facts = {"vocabulary": 8192, "seconds": 60}
+        save(fakes / "there", result(cell, rows=rows, facts=facts))
+    save(fakes / "there", result("step/V8192") | {"status": "crashed", "detail": "no"})
+    assert main(["bench", "report", "there", "-o", "page.md"]) == 0
+    short = (fakes / "page.md").read_text().partition("## In short")[2].partition("##")[0]
+    lines = [[cell.strip() for cell in line.split("|")] for line in short.splitlines()]
+    for cell, (_, what, measured) in HEADLINES.items():
+        assert ["", what, measured, f"`{cell}`", "1", ""] in lines
+    assert "V8192" not in short
+
+
+def test_every_headline_is_of_a_cell_that_there_is() -> None:
+    """Else it is lost when a cell is renamed."""
+    assert headlines._TELL.keys() <= {cell.name for group in GROUPS for cell in group.cells}
+
+
+def test_growth_is_drawn_with_its_law_and_the_flop_model() -> None:
+    """y = 3 x^0.5, though operations grow in proportion."""
+    rows = [{"n": n, "us_per_token": 3 * n**0.5, "mflop_per_token": 7.0 * n} for n in (1, 4, 16)]
+    axes = Figure().add_subplot()
+    pictures._growth(axes, Chart(title="", x="n", y="us_per_token", kind="growth"), rows)
+    measured, law, flops = axes.lines
+    assert list(measured.get_ydata()) == pytest.approx([3, 6, 12])
+    assert law.get_label() == "power law, exponent 0.50"
+    assert list(law.get_ydata()) == pytest.approx([3, 6, 12])
+    assert flops.get_label() == "FLOP model"
+    assert list(flops.get_ydata()) == pytest.approx([1.5, 6, 24])
+
+
+def test_a_flat_line_looks_flat() -> None:
+    rows = [{"n": n, "us_per_token": 100 + n % 2, "mflop_per_token": 1.0} for n in range(1, 9)]
+    axes = Figure().add_subplot()
+    pictures._growth(axes, Chart(title="", x="n", y="us_per_token", kind="growth"), rows)
+    low, high = axes.get_ylim()
+    assert low < 60 and high > 180
+
+
+def test_no_line_of_prose_is_overlong(measured: Path, fakes: Path) -> None:
+    command = f"fractus bench run {' '.join(f'fake/cell-{n}' for n in range(40))} --threads 2"
+    save(measured, result("fake/raise", rows=[], command=command, facts={"told": "much " * 40}))
+    assert main(["bench", "report", "there", "-o", "page.md"]) == 0
+    prose = [li for li in (fakes / "page.md").read_text().splitlines() if not li.startswith("|")]
+    assert max(map(len, prose)) <= 100
+    assert " --threads 2` on" in " ".join(prose)
 
 
 def test_a_cell_is_replaced_and_others_stay(measured: Path) -> None:

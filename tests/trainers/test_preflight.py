@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,8 +12,10 @@ import psutil
 import pytest
 import torch
 from running import ENGINE, TEXT, one_line, write_corpus
-from toys import options
+from toys import lane, options
 
+from fractus_bench.memory import peak_mb
+from fractus_bench.training import RandomTokens
 from fractus_core.api import Batch, ContinuousThoughtEngine, EngineConfig, Frontend
 from fractus_core.cli.main import main
 from fractus_core.engine import PRESETS
@@ -106,48 +106,35 @@ def test_options_that_save_memory_do() -> None:
     assert foretold(build, 8, precision="bf16").activations < 0.75 * usual.activations
 
 
-MEASURE = """
-import itertools, json, resource, sys
-import psutil, torch
-from test_preflight import building, options
-from toys import lane
-from fractus_bench.training import RandomTokens
-from fractus_trainers.gpu1b import Gpu1bTrainer
-preset, rows, chunk_len, given = json.loads(sys.argv[1])
-engine, [head] = building(preset)()
-trainer = Gpu1bTrainer(options("gpu1b", device="cpu", **given), seed=0)
-before = psutil.Process().memory_info().rss
-weights = sum(p.nbytes for p in (*engine.parameters(), *head.parameters()))
-trainer.prepare(engine, [lane(engine, head, RandomTokens(1024, rows, chunk_len))])
-list(itertools.islice(trainer.train(lambda: 0.0), 3))
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before + weights)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="the unit of ru_maxrss")
 @pytest.mark.parametrize(
     "given",
     [
         {"optimizer": "sgd", "precision": "bf16"},
         {"optimizer": "muon", "precision": "fp32"},
         {"optimizer": "adamw", "precision": "bf16", "checkpointing": True},
+        {"optimizer": "rmsprop", "precision": "bf16", "accumulation_steps": 2},
+        {"optimizer": "adamw", "precision": "fp32", "pgsu": 1},
     ],
     ids=str,
 )
-@pytest.mark.parametrize(("preset", "rows"), [("stage2", 16), ("stage2", 48)])
-def test_the_worst_moment_is_what_a_process_takes(
-    preset: str, rows: int, given: dict[str, Any]
-) -> None:
-    given = given | {"chunk_len": 64, "batch_size": rows}
-    call = json.dumps([preset, rows, 64, given])
-    paths = [Path(__file__).parent, Path(__file__).parents[1]]
-    code = f"import sys; sys.path[:0] = {[str(path) for path in paths]}\n{MEASURE}"
-    done = subprocess.run(
-        [sys.executable, "-c", code, call], capture_output=True, text=True, check=True
-    )
-    found = estimate(building(preset), options("gpu1b", device="cpu", **given), rows)
-    assert found.worst == pytest.approx(int(done.stdout), rel=0.15)
+@pytest.mark.parametrize("rows", [4, 24])
+def test_the_worst_moment_is_what_a_step_allocates(rows: int, given: dict[str, Any]) -> None:
+    """As torch's own allocator counts it, in a real step that comes after two others.
+
+    On a CPU tokens are padded on their way to the experts, as it happens; that is not foretold.
+    """
+    build = building("stage1")
+    given = given | {"reset_probability": 1.0}
+    wanted = options("gpu1b", device="cpu", chunk_len=32, batch_size=rows, **given)
+    engine, [head] = build()
+    trainer = gpu1b.Gpu1bTrainer(wanted, seed=0)
+    trainer.prepare(engine, [lane(engine, head, RandomTokens(VOCABULARY, rows, 32))])
+    steps = trainer.train(lambda: 0.0)
+    for _ in range(2):
+        next(steps)
+    found = estimate(build, wanted, rows)
+    kept = found.weights + found.copies + found.optimizer + found.streams
+    assert (found.worst - kept) / 1e6 == pytest.approx(peak_mb(lambda: next(steps)), rel=0.15)
 
 
 def test_a_billion_parameters_are_estimated_in_little_memory() -> None:

@@ -31,7 +31,7 @@ class TiedEmbedding(nn.Module):
     def embed(self, observations: Tensor) -> Tensor:
         """Token ids (B, C) to vectors (B, C, d_model)."""
         # The head's gradient is dense: only the rows that were read are added to it.
-        return F.embedding(observations, self.weight, sparse=not observations.is_cuda)
+        return F.embedding(observations, self.weight, sparse=observations.device.type == "cpu")
 
     def answer(self, hidden: Tensor) -> Tensor:
         """Hidden (..., d_model) to logits (..., V)."""

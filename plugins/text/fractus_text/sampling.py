@@ -37,7 +37,7 @@ class Sampler:
 
     def choose(self, logits: Tensor) -> int:
         """A token, from logits (V,)."""
-        logits = logits.double()
+        logits = logits.double().cpu()  # as the generator is
         if self._seen is not None and self.repetition_penalty != 1:
             punished = torch.where(
                 logits > 0, logits / self.repetition_penalty, logits * self.repetition_penalty

@@ -111,11 +111,12 @@ def estimate(build: Build, options: Json, batch_size: int) -> Estimate:
 
         def read_chunk() -> tuple[int, int]:
             """Bytes that the forward pass leaves, and that it took besides."""
-            before = ledger.bytes
             tokens = torch.zeros(batch_size, options["chunk_len"], dtype=torch.int64)
             batch = Batch(tokens, tokens, torch.zeros(batch_size, dtype=torch.bool))
+            begun = state.map(Tensor.clone)  # as where some rows start anew
+            before = ledger.bytes
             with nullcontext() if half is None else half.in_place():
-                outcome = objective(0, batch, state, half is not None)
+                outcome = objective(0, batch, begun, half is not None)
                 left, most = ledger.bytes - before, ledger.peak - before
                 outcome.objective.backward()
             return left, most - left
