@@ -101,3 +101,22 @@ def test_the_gradient_norm_is_of_all_together() -> None:
     parameters[0].grad = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
     parameters[1].grad = torch.tensor([5.0, 6.0, 3.0])
     assert float(gradient_norm(parameters)) == pytest.approx(10.0)
+
+
+def test_sgd_goes_on_where_some_parameters_have_no_momentum() -> None:
+    """As in a run whose embedding was made anew; theirs begins at zero."""
+    torch.manual_seed(0)
+    old = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    optimizers = make_optimizers("sgd", [old], lr=0.1, weight_decay=0.0)
+    for parameter in old.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizers.step(1.0)
+    [saved] = optimizers.state_dict()
+    del saved["state"][0]
+    before = [p.detach().clone() for p in old.parameters()]
+    optimizers.load_state_dict([saved])
+    for parameter in old.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizers.step(1.0)
+    moved = [float((b - p.detach()).mean()) for b, p in zip(before, old.parameters(), strict=True)]
+    assert moved == pytest.approx([0.1, *[0.1 * 1.9] * 3])

@@ -40,6 +40,7 @@ class Optimizers:
             for group in optimizer.param_groups
             for p in group["params"]
         ]
+        self._give_momenta()
 
     def step(self, factor: float) -> float:
         """Step with `factor` of the base learning rate, clear the gradients, return the rate."""
@@ -61,6 +62,21 @@ class Optimizers:
     def load_state_dict(self, states: list[dict[str, Any]]) -> None:
         for optimizer, state in zip(self.optimizers, states, strict=True):
             optimizer.load_state_dict(state)
+        self._give_momenta()
+
+    def _give_momenta(self) -> None:
+        """To parameters that have none: torch's fused SGD wants them of all or of none.
+
+        Some (of another lane, of a block whose turn comes later, or made anew in a retokenized
+        run) have no gradient, and so no momentum, yet.
+        """
+        for optimizer in self.optimizers:
+            if not isinstance(optimizer, SGD):
+                continue
+            for group in optimizer.param_groups:
+                for p in group["params"] if group["momentum"] else ():
+                    if "momentum_buffer" not in optimizer.state[p]:
+                        optimizer.state[p]["momentum_buffer"] = torch.zeros_like(p)
 
 
 def make_optimizers(
@@ -88,10 +104,6 @@ def make_optimizers(
     plain: Optimizer
     if name == "sgd":
         plain = SGD(parameters, lr=lr, momentum=momentum, fused=True)
-        # Torch's own are made at the first step for all parameters at once, and some (of another
-        # lane, of a block whose turn comes later) may have no gradient then.
-        for p in parameters if momentum else ():
-            plain.state[p]["momentum_buffer"] = torch.zeros_like(p)
     else:
         assert name == "rmsprop", name
         plain = RMSprop(parameters, lr=lr, foreach=True)
