@@ -12,7 +12,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import click
 import psutil
@@ -21,8 +21,8 @@ from torch.profiler import ProfilerActivity, profile
 
 from fractus_bench import machine
 from fractus_bench.flops import TRAINING, forward_flops
-from fractus_bench.training import RandomTokens, defaults, make_model
-from fractus_core.api import ContinuousThoughtEngine, EngineConfig, Frontend, Lane
+from fractus_bench.training import RandomTokens, defaults, make_model, make_trainer
+from fractus_core.api import ContinuousThoughtEngine, EngineConfig, Frontend
 from fractus_core.engine import PRESETS
 from fractus_trainers.gpu1b import SAFE, Gpu1bTrainer
 from fractus_trainers.options import GPU1B
@@ -42,11 +42,11 @@ class Subject:
     def __init__(self, preset: str, vocabulary: int, options: dict[str, Any]) -> None:
         self.config = EngineConfig(**PRESETS[preset])
         self.vocabulary = vocabulary
-        self.options = defaults(GPU1B) | options
+        self.options = defaults(GPU1B) | {"threads": torch.get_num_threads()} | options
 
     def build(self) -> tuple[ContinuousThoughtEngine, list[Frontend]]:
         engine, head = make_model(self.vocabulary, self.config)
-        return engine, [head]  # type: ignore[list-item]
+        return engine, [cast(Frontend, head)]
 
     def worst(self, batch_size: int) -> int:
         return estimate(self.build, self.options, batch_size).worst
@@ -55,10 +55,9 @@ class Subject:
         """A call that makes a step and tells its tokens, and the options as decided."""
         options = self.options | changed
         rows, chunk_len = options["batch_size"], options["chunk_len"]
-        engine, [head] = self.build()
-        trainer = Gpu1bTrainer(options, seed=0)
+        model = make_model(self.vocabulary, self.config)
         source = RandomTokens(self.vocabulary, rows, chunk_len)
-        trainer.prepare(engine, [Lane("text", head, source, engine.initial_state(rows))])
+        trainer, _ = make_trainer(*model, source, kind=Gpu1bTrainer, **options)
         steps = trainer.train(lambda: 0.0)
         return lambda: next(steps).tokens, trainer.options
 

@@ -45,7 +45,8 @@ ATTENTION = Group(
 EXPERTS = Group(
     name="experts",
     text="One layer's experts on 1,024 tokens, forward and backward: each token's weights "
-    "gathered, a loop over the experts, and the grouped products that the engine uses. "
+    "gathered, a loop over the experts, and `grouped`, what the engine does: on a CPU a padded "
+    "batch of products where the choices are even, else products of segments. "
     "`experts/step` is the whole training step.",
     cells=(
         *(

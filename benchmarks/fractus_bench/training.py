@@ -1,4 +1,4 @@
-"""Whole training steps of the trainer `cpu`, on tokens that cost nothing to read."""
+"""Whole training steps, on tokens that cost nothing to read."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from fractus_core.api import (
 )
 from fractus_text.embedding import TiedEmbedding
 from fractus_trainers.cpu import CpuTrainer
-from fractus_trainers.plugin import fractus_trainers
+from fractus_trainers.online import OnlineTrainer
+from fractus_trainers.options import CPU
 
 MIDDLE: dict[str, Any] = {
     "d_model": 512,
@@ -75,11 +76,16 @@ def make_model(
 
 
 def make_trainer(
-    engine: ContinuousThoughtEngine, frontend: TiedEmbedding, source: Source, **options: Any
-) -> tuple[CpuTrainer, Lane]:
-    """The trainer `cpu` with its default options but for `options`, ready to train one lane."""
-    given = {**defaults(fractus_trainers()[0].options), "threads": torch.get_num_threads()}
-    trainer = CpuTrainer({**given, **options}, seed=0)
+    engine: ContinuousThoughtEngine,
+    frontend: TiedEmbedding,
+    source: Source,
+    *,
+    kind: type[OnlineTrainer] = CpuTrainer,
+    **options: Any,
+) -> tuple[OnlineTrainer, Lane]:
+    """A trainer with the default options of `cpu` but for `options`, ready to train one lane."""
+    given = {**defaults(CPU), "threads": torch.get_num_threads()}
+    trainer = kind({**given, **options}, seed=0)
     lane = Lane("text", cast(Frontend, frontend), source, engine.initial_state(source.rows))
     trainer.prepare(engine, [lane])
     return trainer, lane

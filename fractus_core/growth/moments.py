@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from types import FunctionType, ModuleType
 from typing import Any, Self
 
 import torch
@@ -15,6 +14,7 @@ from fractus_core.contract import Trainer
 from fractus_core.growth.growth import Trees
 from fractus_core.growth.model import Grown
 from fractus_core.runs.model import Model, as_module
+from fractus_core.runs.optimizers import optimizers_of
 
 POWERS = {
     "exp_avg": 1,
@@ -27,8 +27,6 @@ POWERS = {
     "step": 0,
 }
 """What torch's optimizers keep of each parameter, as powers of its gradient."""
-NO_HOLDERS = (nn.Module, Tensor, ModuleType, FunctionType, type)
-"""What has attributes, and no optimizer among them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,26 +73,6 @@ class Moments:
                     }
                     if state:
                         optimizer.state[parameter] = state
-
-
-def optimizers_of(holder: object) -> Iterator[Optimizer]:
-    """Every torch optimizer among an object's attributes, and theirs."""
-    seen: set[int] = set()
-
-    def walk(node: object) -> Iterator[Optimizer]:
-        if id(node) in seen or isinstance(node, NO_HOLDERS):
-            return
-        seen.add(id(node))
-        if isinstance(node, Optimizer):
-            yield node
-            return
-        if hasattr(node, "__dict__"):
-            node = vars(node)
-        if isinstance(node, dict | list | tuple):
-            for item in node.values() if isinstance(node, dict) else node:
-                yield from walk(item)
-
-    yield from walk(holder)
 
 
 def _modules(model: Model) -> dict[str, nn.Module]:

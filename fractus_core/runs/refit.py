@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any, Self
 
 from fractus_core.contract import Frontend, Json, Lane
-from fractus_core.growth.moments import optimizers_of
 from fractus_core.plugins.discovery import discover
 from fractus_core.runs.derive import Origin, derive
 from fractus_core.runs.directory import RunDirectory
 from fractus_core.runs.model import as_module
 from fractus_core.runs.opening import Opened, opened_at
+from fractus_core.runs.optimizers import optimizers_of
 from fractus_core.runs.run import Run
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from small_models import grow, tokens, trained, warm
 
-from fractus_core.growth.moments import optimizers_of
+from fractus_core.runs.optimizers import optimizers_of
 
 D = 16
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fractus_core.api import Batch, ContinuousThoughtEngine, EngineConfig, Json
-from fractus_text import calibration
+from fractus_text import calibration, logits
 from fractus_text.calibration import calibrate
 from fractus_text.embedding import TiedEmbedding
 
@@ -122,8 +122,8 @@ def test_the_source_is_where_it_was_and_the_engine_as_it_was() -> None:
 
 def test_parts_of_the_logits_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = []
-    for logits in (calibration.LOGITS, 33 * V):
-        monkeypatch.setattr(calibration, "LOGITS", logits)
+    for most in (logits.MOST, 33 * V):
+        monkeypatch.setattr(logits, "MOST", most)
         engine, embedding = make()
         calibrate(engine, embedding, Draws())
         rows.append(embedding.weight.detach())

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fractus_text import half_cross_entropy as module
+from fractus_text import logits
 from fractus_text.embedding import TiedEmbedding
 from fractus_text.half_cross_entropy import half_cross_entropy
 
@@ -25,7 +25,7 @@ def error(actual: Tensor, expected: Tensor) -> float:
 
 @pytest.mark.parametrize("at_once", [2**24, 500 * 70, 1])
 def test_loss_and_gradients(monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
-    monkeypatch.setattr(module, "LOGITS", at_once)
+    monkeypatch.setattr(logits, "MOST", at_once)
     hidden, weight, targets = inputs()
     h, w = hidden.double().requires_grad_(), weight.double().requires_grad_()
     expected = F.cross_entropy(h @ w.T, targets)

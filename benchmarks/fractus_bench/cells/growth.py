@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from fractus_bench.cells.race import data_file
+from fractus_bench.product import data_file, fractus
 from fractus_bench.records import Measured, Row
 from fractus_bench.timing import spread
 
@@ -41,10 +38,10 @@ def chars(
                 *("--cpu.threads", str(torch.get_num_threads()), "--eval-every", str(every)),
                 *options,
             ]
-            _fractus("run", *common, "--preset", small, "--steps", str(steps), "--out", str(first))
-            drift = _fractus("grow", str(first), "--to", large, "-o", str(grown))
-            _fractus("run", "--resume", str(grown), "--steps", str(further))
-            _fractus(
+            fractus("run", *common, "--preset", small, "--steps", str(steps), "--out", str(first))
+            drift = fractus("grow", str(first), "--to", large, "-o", str(grown))
+            fractus("run", "--resume", str(grown), "--steps", str(further))
+            fractus(
                 "run", *common, "--preset", large, "--steps", str(further), "--out", str(scratch)
             )
             for run, variant in (
@@ -60,13 +57,6 @@ def chars(
     ]
     kl = {f"kl_of_{step['kind']}": step["drift"]["text"]["kl"] for step in drift["steps"]}
     return Measured(rows, {"options": " ".join(options), **kl})
-
-
-def _fractus(*args: str) -> dict[str, Any]:
-    command = [sys.executable, "-m", "fractus_core", *args, "--json"]
-    done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
-    printed: dict[str, Any] = json.loads(done.stdout)
-    return printed
 
 
 def _curve(run: Path) -> list[tuple[int, float]]:

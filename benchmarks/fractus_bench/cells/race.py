@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -20,7 +16,8 @@ from fractus_bench.controls import gpt
 from fractus_bench.controls.cnn import CNN
 from fractus_bench.controls.training import Schedule, of_equal_size, size, train
 from fractus_bench.controls.vit import HEADS, ViT
-from fractus_bench.records import Measured, Row, SkipCellError
+from fractus_bench.product import data_file, fractus
+from fractus_bench.records import Measured, Row
 from fractus_bench.timing import spread
 from fractus_bench.training import defaults
 from fractus_core.api import Batch, Source, Split
@@ -30,9 +27,6 @@ from fractus_text.plugin import fractus_frontends as text_frontends
 from fractus_text.shards import encode
 from fractus_vision.frontend import VisionFrontend
 from fractus_vision.plugin import fractus_frontends as vision_frontends
-
-DATA = "FRACTUS_BENCH_DATA"
-"""The variable that names a folder with text/tinyshakespeare.txt and cifar10/."""
 
 
 def chars(*, repeats: int, seconds: float, engine: list[str], controls: list[Row]) -> Measured:
@@ -56,7 +50,7 @@ def chars(*, repeats: int, seconds: float, engine: list[str], controls: list[Row
 
     ours = Fractus(file, seconds, ["--text.tokenizer", "chars", *engine])
 
-    def fractus(seed: int) -> Row:
+    def entrant(seed: int) -> Row:
         summary = ours.run(seed)
         return {
             "parameters": ours.parameters,
@@ -93,7 +87,7 @@ def chars(*, repeats: int, seconds: float, engine: list[str], controls: list[Row
             **evaluated,
         }
 
-    entrants: dict[str, Callable[[int], Row]] = {"fractus": fractus}
+    entrants: dict[str, Callable[[int], Row]] = {"fractus": entrant}
     for given in controls:
         name = f"GPT, {given['n_layers']} layers, {given['schedule']}, lr {given['lr']:g}"
         name += ", compiled" if given.get("compiled") else ""
@@ -114,7 +108,7 @@ def cifar(*, repeats: int, seconds: float, engine: list[str], lr: dict[str, floa
 
     ours = Fractus(folder, seconds, ["--frontend", "vision", *engine])
 
-    def fractus(seed: int) -> Row:
+    def entrant(seed: int) -> Row:
         summary = ours.run(seed)
         return {
             "parameters": ours.parameters,
@@ -136,22 +130,11 @@ def cifar(*, repeats: int, seconds: float, engine: list[str], lr: dict[str, floa
         }
 
     entrants: dict[str, Callable[[int], Row]] = {
-        "fractus": fractus,
+        "fractus": entrant,
         "ViT": lambda seed: control(seed, "vit", lambda w: ViT(classes, d_model=w), HEADS),
         "CNN": lambda seed: control(seed, "cnn", lambda w: CNN(classes, width=w), 2),
     }
     return Measured(_race(entrants, repeats), {"seconds": seconds, "engine": " ".join(engine)})
-
-
-def data_file(name: str) -> Path:
-    """Raises `SkipCellError` if it is not there."""
-    folder = os.environ.get(DATA)
-    if not folder:
-        raise SkipCellError(f"set {DATA} to a folder with {name}")
-    path = Path(folder) / name
-    if not path.exists():
-        raise SkipCellError(f"there is no {path}; {DATA} must name a folder with {name}")
-    return path
 
 
 class Fractus:
@@ -159,21 +142,16 @@ class Fractus:
 
     def __init__(self, data: Path, seconds: float, options: Sequence[str]) -> None:
         self._arguments = [
-            *("--data", str(data), "--minutes", str(seconds / 60)),
+            *("run", "--data", str(data), "--minutes", str(seconds / 60)),
             *("--cpu.threads", str(torch.get_num_threads()), *options),
         ]
-        self.parameters: int = self._run("--dry-run")["parameters"]
+        self.parameters: int = fractus(*self._arguments, "--dry-run")["parameters"]
 
     def run(self, seed: int) -> dict[str, Any]:
         """Its summary."""
         with tempfile.TemporaryDirectory() as folder:
-            return self._run("--seed", str(seed), "--out", str(Path(folder) / "run"))
-
-    def _run(self, *more: str) -> dict[str, Any]:
-        command = [sys.executable, "-m", "fractus_core", "run", "--json", *self._arguments, *more]
-        done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
-        printed: dict[str, Any] = json.loads(done.stdout)
-        return printed
+            out = str(Path(folder) / "run")
+            return fractus(*self._arguments, "--seed", str(seed), "--out", out)
 
 
 @torch.no_grad()

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fractus_core.api import ContinuousThoughtEngine, Source
 from fractus_text.embedding import TiedEmbedding
+from fractus_text.logits import rows_at_once
 
 COUNTED = 1 << 20
 """Tokens of training data whose frequencies are counted."""
@@ -26,8 +27,6 @@ SCALES = (1.0, 0.7, 0.5, 0.35, 0.25)
 """Of the rows, to choose from."""
 ROUNDS = 3
 """Corrections of the shifts for each scale."""
-LOGITS = 1 << 24
-"""That exist at once."""
 
 
 @torch.no_grad()
@@ -90,7 +89,7 @@ class _Sample:
 
     def parts(self, vocabulary: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Hidden vectors and targets, so many at once that their logits fit."""
-        rows = max(1, LOGITS // vocabulary)
+        rows = rows_at_once(vocabulary)
         yield from zip(self.hidden.split(rows), self.targets.split(rows), strict=True)
 
 

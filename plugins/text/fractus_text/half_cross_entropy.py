@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-LOGITS = 2**24
-"""Logits that exist at once."""
+from fractus_text.logits import rows_at_once
 
 
 class _HalfCrossEntropy(torch.autograd.Function):
@@ -23,12 +22,12 @@ class _HalfCrossEntropy(torch.autograd.Function):
     def forward(
         ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, learning: bool
     ) -> Tensor:
-        rows = max(1, LOGITS // len(weight))
+        rows = rows_at_once(len(weight))
         loss = hidden.new_zeros((), dtype=torch.float32)
         scaled = hidden / len(hidden)
         hidden_gradient, weight_gradient = torch.empty_like(hidden), None
-        for part in torch.arange(len(hidden)).split(rows):
-            here = slice(int(part[0]), int(part[-1]) + 1)
+        for begin in range(0, len(hidden), rows):
+            here = slice(begin, begin + rows)
             logits = hidden[here] @ weight.T
             # Normalised in fp32, kept in bf16: the errors of many rows cancel in the mean.
             likely = torch.softmax(logits, dim=-1, out=logits)

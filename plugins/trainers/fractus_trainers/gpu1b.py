@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import torch
 
 from fractus_core.api import (
@@ -43,18 +45,21 @@ class Gpu1bTrainer(OnlineTrainer):
             FractusError: it does not fit into the memory that is free.
         """
         free = free_memory(self.device)
-        found = estimate(build, self.options, self.batch_size)
+
+        @functools.cache
+        def estimated(batch_size: int) -> Estimate:
+            return estimate(build, self.options, batch_size)
+
+        found = estimated(self.batch_size)
         if self.options["auto_batch"] or found.worst > free:
             batch_size = largest_batch(
-                lambda size: estimate(build, self.options, size).worst,
-                SAFE * free,
-                self.batch_size,
+                lambda size: estimated(size).worst, SAFE * free, self.batch_size
             )
             if not self.options["auto_batch"] or not batch_size:
                 raise FractusError(_too_large(found, free, self.batch_size, batch_size))
             self.batch_size = self.options["batch_size"] = batch_size
             self.options["auto_batch"] = False  # a resumed run goes on with it
-            found = estimate(build, self.options, batch_size)
+            found = estimated(batch_size)
         return [f"memory on {self.device}, {self.batch_size:,} rows:", *found.lines(free)]
 
     def _compile_engine(self, engine: ContinuousThoughtEngine) -> None:
