@@ -48,6 +48,7 @@ from fractus_core.plugins.specs import (
 
 if TYPE_CHECKING:
     from fractus_core.engine import ContinuousThoughtEngine, EngineState, Stream
+    from fractus_core.runs import ranks, sharded
     from fractus_core.runs.opening import open_run
     from fractus_core.runs.refit import Refit
 
@@ -85,6 +86,8 @@ __all__ = [
     "load_hub_dataset",
     "open_run",
     "progress_bar",
+    "ranks",
+    "sharded",
     "take_turns",
     "write_atomically",
 ]
@@ -94,6 +97,8 @@ def __getattr__(name: str) -> Any:
     # What needs torch is imported at first use.
     if name == "open_run":
         return importlib.import_module("fractus_core.runs.opening").open_run
+    if name in ("ranks", "sharded"):
+        return importlib.import_module(f"fractus_core.runs.{name}")
     if name == "Refit":
         return importlib.import_module("fractus_core.runs.refit").Refit
     if name in ("ContinuousThoughtEngine", "EngineState", "Stream"):

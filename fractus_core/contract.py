@@ -176,7 +176,10 @@ class Resampler(Protocol):
 
 @dataclass(slots=True)
 class Lane:
-    """One front-end's share of a run: its data, and its streams' state, which the trainer moves."""
+    """One front-end's share of a run: its data, and its streams' state, which the trainer moves.
+
+    Where torchrun started several processes, both are of the rows of this one.
+    """
 
     name: str
     frontend: Frontend
@@ -214,6 +217,7 @@ class Trainer(Protocol):
     options: Json
     """As given, with what `__init__` and `prepare` decided; a resumed run is given these."""
     batch_size: int
+    """Rows, of all processes together."""
     chunk_len: int
 
     def __init__(self, options: Json, *, seed: int) -> None:

@@ -13,6 +13,14 @@ class FractusError(Exception):
     """
 
 
+class LostError(FractusError):
+    """Another process of the same run is gone."""
+
+
+class ToldError(FractusError):
+    """Another process of the same run says it: here nothing is printed."""
+
+
 def describe(error: BaseException) -> str:
     """Any error as one line: its type and its message; of ours, the message alone."""
     message = shorten(str(error), width=500, placeholder=" ...")

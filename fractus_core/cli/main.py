@@ -14,8 +14,9 @@ from itertools import takewhile
 import click
 from click.shell_completion import CompletionItem, shell_complete
 
+from fractus_core.cli import torchrun
 from fractus_core.cli.installed import BUILTINS, registry
-from fractus_core.errors import FractusError, describe
+from fractus_core.errors import FractusError, ToldError, describe
 from fractus_core.plugins.discovery import OWN, builtin_entries
 from fractus_core.plugins.records import Entry
 from fractus_core.plugins.registry import load_target
@@ -96,15 +97,19 @@ def main(args: Sequence[str] | None = None) -> int:
         if completion:
             return shell_complete(fractus, {}, OWN, _COMPLETION, completion)
         # Not fractus.main(), which takes OSError and EOFError for its own and ends the program
-        with fractus.make_context(OWN, args) as context:
+        with torchrun.speaking(), fractus.make_context(OWN, args) as context:
             fractus.invoke(context)
         sys.stdout.flush()
         return 0
     except click.exceptions.Exit as exit_:
         return exit_.exit_code
     except click.ClickException as error:
-        return _report_misuse(error)
+        return _report_misuse(error) if torchrun.number() == 0 else error.exit_code
+    except ToldError:
+        return 1
     except (click.Abort, KeyboardInterrupt) as error:
+        if torchrun.number() > 0:
+            return INTERRUPTED
         if isinstance(error.__context__ or error, KeyboardInterrupt):  # click's is from a prompt
             return _report("interrupted", INTERRUPTED)
         return _report("aborted", 1)
@@ -119,7 +124,8 @@ def main(args: Sequence[str] | None = None) -> int:
 
 
 def _report(message: str, code: int) -> int:
-    click.echo(f"fractus: {message}", err=True)
+    who = f"rank {torchrun.number()}: " if torchrun.number() > 0 else ""
+    click.echo(f"fractus: {who}{message}", err=True)
     return code
 
 

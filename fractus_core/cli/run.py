@@ -11,11 +11,11 @@ import click
 from click.core import ParameterSource
 
 from fractus_core.brain.config import RULES, SYNC_EVERY, BrainLink
-from fractus_core.cli import values
+from fractus_core.cli import torchrun, values
 from fractus_core.cli.installed import registry
 from fractus_core.cli.options import PluginOptionsCommand
 from fractus_core.contract import WHOLE, Shard
-from fractus_core.engine import PRESETS
+from fractus_core.engine import PRESETS, EngineConfig
 from fractus_core.growth.target import target
 from fractus_core.runs.budget import Budget
 from fractus_core.runs.cadence import Cadence
@@ -93,6 +93,12 @@ AS_GIVEN = ("seed", "shard", "log_every", "eval_every", "eval_tokens", "checkpoi
     "--device",
     metavar="NAME",
     help="Where to train, for a trainer that can choose: its own option `device`.",
+)
+@click.option(
+    "--parallel",
+    metavar="NAME",
+    help="How the processes that torchrun starts train together: the trainer's own option "
+    "`parallel`.",
 )
 @click.option(
     "--tokens", type=values.Count(), help="Stop after so many tokens, as 500, 200k or 1.5M."
@@ -184,48 +190,87 @@ def run(
         _refuse_beside_resume(ctx)
     elif options["allow_previous"]:
         raise click.UsageError("--allow-previous goes with --resume", ctx)
-    elif options["device"] is not None:
-        values.device(ctx, trainer, options["device"])
+    else:
+        for name, give in (("device", values.device), ("parallel", values.parallel)):
+            if options[name] is not None:
+                give(ctx, trainer, options[name])
+        [(name, chosen)] = trainer.items()
+        torchrun.require_parallel(ctx, name, chosen, "give --parallel ddp or fsdp2")
     link = _link(ctx, options)
+    if torchrun.processes() > 1:
+        _refuse(ctx, ("brain", "stages", "grow_from"), "cannot go with torchrun: use one process")
 
+    with torchrun.joined():
+        if options["resume"] is not None:
+            _go_on(ctx, options, budget, link)
+        else:
+            _begin(ctx, frontends, trainer, options, engine, budget, link)
+
+
+def _go_on(
+    ctx: click.Context, options: dict[str, Any], budget: Budget, link: BrainLink | None
+) -> None:
+    """What was begun."""
     # Torch is slow to import, so only now.
+    from fractus_core.cli.growing import climb
+    from fractus_core.cli.training import train
+    from fractus_core.growth.ladder import Ladder
+    from fractus_core.runs.directory import RunDirectory
+    from fractus_core.runs.run import Run
+
+    show = _shown(options)
+    allow_previous = options["allow_previous"]
+    if Ladder.is_at(options["resume"]):
+        _refuse(ctx, ("data", *BUDGETS), f"is fixed for all stages of {options['resume']}")
+        if torchrun.processes() > 1:
+            raise click.UsageError(f"{options['resume']} has stages: use one process", ctx)
+        climb(ctx, Ladder.read(options["resume"]), allow_previous=allow_previous, **show)
+        return
+    directory = RunDirectory(options["resume"])
+    config = directory.read_config()
+    torchrun.require_parallel(
+        ctx, config.trainer.name, config.trainer.options, "go on without torchrun"
+    )
+    if torchrun.processes() > 1 and config.brain is not None:
+        raise click.UsageError(f"{options['resume']} shares a brain: use one process", ctx)
+    with directory.locked():
+        names = [plugged.name for plugged in config.frontends]
+        resumed = Run.resume(
+            registry(),
+            directory,
+            budget=None if budget.unlimited else budget,
+            data=values.data(ctx, options["data"], names),
+            brain=Path(link.directory) if link else None,
+            allow_previous=allow_previous,
+        )
+        train(ctx, registry(), resumed, **show)
+
+
+def _begin(
+    ctx: click.Context,
+    frontends: dict[str, dict[str, Any]],
+    trainer: dict[str, dict[str, Any]],
+    options: dict[str, Any],
+    engine: EngineConfig,
+    budget: Budget,
+    link: BrainLink | None,
+) -> None:
+    """A new run, or the stages of one."""
     from fractus_core.cli.growing import climb, tell
     from fractus_core.cli.training import dry_run, make_config, train
     from fractus_core.growth.ladder import Ladder
     from fractus_core.growth.run import start_from
+    from fractus_core.runs import ranks
     from fractus_core.runs.derive import Origin
     from fractus_core.runs.directory import RunDirectory
-    from fractus_core.runs.metrics import require_tensorboard
     from fractus_core.runs.run import Run
 
-    if options["tensorboard"]:
-        require_tensorboard()
-
-    show = {"tensorboard": options["tensorboard"], "as_json": options["as_json"]}
-    allow_previous = options["allow_previous"]
-    if options["resume"] is not None and Ladder.is_at(options["resume"]):
-        _refuse(ctx, ("data", *BUDGETS), f"is fixed for all stages of {options['resume']}")
-        climb(ctx, Ladder.read(options["resume"]), allow_previous=allow_previous, **show)
-        return
-    if options["resume"] is not None:
-        directory = RunDirectory(options["resume"])
-        with directory.locked():
-            names = [plugged.name for plugged in directory.read_config().frontends]
-            resumed = Run.resume(
-                registry(),
-                directory,
-                budget=None if budget.unlimited else budget,
-                data=values.data(ctx, options["data"], names),
-                brain=Path(link.directory) if link else None,
-                allow_previous=allow_previous,
-            )
-            train(ctx, registry(), resumed, **show)
-        return
-
+    show = _shown(options)
     names = list(frontends)
-    directory = RunDirectory(options["out"] or _new_directory([*frontends, *trainer]))
+    out = options["out"] or _new_directory([*frontends, *trainer])
+    directory = RunDirectory(Path(ranks.first(lambda: str(out))))
     if not options["dry_run"]:
-        directory.require_absent()
+        ranks.first(directory.require_absent)
     origin = Origin.read(options["grow_from"]) if options["grow_from"] is not None else None
     if origin is not None:
         fields = options["preset"] if _is_given(ctx, "preset") else {}
@@ -260,6 +305,14 @@ def run(
         started = Run.start(registry(), directory, config)
         with directory.locked():
             train(ctx, registry(), started, **show)
+
+
+def _shown(options: dict[str, Any]) -> dict[str, Any]:
+    if options["tensorboard"]:
+        from fractus_core.runs.metrics import require_tensorboard
+
+        require_tensorboard()
+    return {"tensorboard": options["tensorboard"], "as_json": options["as_json"]}
 
 
 def _is_given(ctx: click.Context, name: str) -> bool:

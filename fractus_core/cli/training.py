@@ -17,6 +17,7 @@ import torch
 from fractus_core.engine import ContinuousThoughtEngine, EngineConfig
 from fractus_core.errors import FractusError
 from fractus_core.plugins.registry import Registry, load_target
+from fractus_core.runs import ranks
 from fractus_core.runs.assembly import infer_frontend, plug_trainer
 from fractus_core.runs.config import RunConfig
 from fractus_core.runs.directory import RunDirectory
@@ -89,7 +90,7 @@ def introduction(run: Run) -> list[str]:
     parameters = run.model.parameter_count()
     lines = [f"run {run.directory.path}: {parameters:,} parameters, {run.config.budget.describe()}"]
     lines += [
-        f"{plugged.name}: {plugged.data}, {lane.source.rows:,} rows"
+        f"{plugged.name}: {plugged.data}, {ranks.world() * lane.source.rows:,} rows"
         for plugged, lane in zip(run.config.frontends, run.lanes, strict=True)
     ]
     if run.brain is not None:
@@ -105,6 +106,8 @@ def introduction(run: Run) -> list[str]:
     )
     facts = [f"{name} {options[name]}" for name in shown if name in options]
     lines.append(f"trainer {run.config.trainer.name}: {', '.join(facts)}")
+    if ranks.world() > 1:
+        lines.append(f"{ranks.world()} processes, parallel {options['parallel']}")
     lines += run.forecast
     if run.spent.steps:
         lines.append(f"resumed at step {run.spent.steps:,}, {run.spent.tokens:,} tokens")

@@ -48,12 +48,24 @@ class Count(click.ParamType[int]):
 
 def device(ctx: click.Context, trainer: dict[str, dict[str, Any]], value: str) -> None:
     """Give the trainer the value of its own option `device`."""
+    [name] = trainer
+    where = ", ".join(registry().trainer(name).spec.devices)
+    _give(ctx, trainer, "device", value, otherwise=f"computes on {where} only")
+
+
+def parallel(ctx: click.Context, trainer: dict[str, dict[str, Any]], value: str) -> None:
+    """Give the trainer the value of its own option `parallel`."""
+    _give(ctx, trainer, "parallel", value, otherwise="computes in one process only")
+
+
+def _give(
+    ctx: click.Context, trainer: dict[str, dict[str, Any]], flag: str, value: str, *, otherwise: str
+) -> None:
     [(name, chosen)] = trainer.items()
-    if "device" not in chosen:
-        where = ", ".join(registry().trainer(name).spec.devices)
-        raise click.UsageError(f"--device {value}: trainer {name!r} computes on {where} only", ctx)
-    [option] = [p for p in ctx.command.get_params(ctx) if p.name == f"{name}.device"]
-    chosen["device"] = option.type.convert(value, option, ctx)
+    if flag not in chosen:
+        raise click.UsageError(f"--{flag} {value}: trainer {name!r} {otherwise}", ctx)
+    [option] = [p for p in ctx.command.get_params(ctx) if p.name == f"{name}.{flag}"]
+    chosen[flag] = option.type.convert(value, option, ctx)
 
 
 PRESET_HELP = f"Size of the engine: {', '.join(PRESETS)}."

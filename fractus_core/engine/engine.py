@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import cast
 
 import torch
@@ -14,6 +14,7 @@ from fractus_core.engine.attention import DecayFactors, log_decays, section_leng
 from fractus_core.engine.block import Block
 from fractus_core.engine.compiling import require_compiler
 from fractus_core.engine.config import EngineConfig
+from fractus_core.engine.experts import itself
 from fractus_core.engine.probe import RoutingProbe
 from fractus_core.engine.reference import ReferenceBlock
 from fractus_core.engine.state import EngineState
@@ -43,6 +44,9 @@ class ContinuousThoughtEngine(nn.Module):
         self.checkpointing = False
         """Keep only what enters each block for the backward pass, and compute the rest again."""
         self.register_buffer("log_decay", log_decays(config), persistent=False)
+        self.all_positions: Callable[[Tensor], Tensor] = itself
+        """From the positions of the rows at hand to those of all that are read together: where
+        other processes read more of a batch, its chunks are cut alike for all."""
         self._known_powers: dict[int, DecayFactors] = {}
         self._read_token = self._read
         # Near zero: the thought has to earn its way in.
@@ -177,7 +181,7 @@ class ContinuousThoughtEngine(nn.Module):
         stride = self.config.thought_stride
         thoughts = set()
         if stride:
-            firsts = {-p % stride for p in position.tolist()}
+            firsts = {-p % stride for p in self.all_positions(position).tolist()}
             thoughts = {t for first in firsts for t in range(first, length, stride)}
         edges = [*sorted(thoughts.union(range(0, length, MAX_PIECE))), length]
         for start, end in itertools.pairwise(edges):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -69,6 +71,8 @@ class PhaseRoutedExperts(nn.Module):
         self.register_buffer("directions", directions, persistent=False)
         kind = self.low_rank_class if config.expert_rank else DenseExperts
         self.experts = kind(config)
+        self.all_mean: Callable[[Tensor], Tensor] = itself
+        """From the mean gate of the rows at hand to that of all that are read together."""
 
     def forward(self, x: Tensor, theta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """x (B, C, d_model), theta (B, C, N).
@@ -81,7 +85,7 @@ class PhaseRoutedExperts(nn.Module):
         weights = weights / weights.sum(-1, keepdim=True)
         weights, chosen = (t.expand(B, C, self.top_k) for t in (weights, chosen))
         y = self.dispatch(x.reshape(B * C, d), weights.flatten(0, 1), chosen.flatten(0, 1))
-        mean_gate = gates.mean((0, 1))
+        mean_gate = self.all_mean(gates.mean((0, 1)))
         lb = self.n_experts * (mean_gate - 1 / self.n_experts).square().sum()
         return y.view(B, C, d), lb, chosen
 
@@ -97,6 +101,11 @@ class PhaseRoutedExperts(nn.Module):
         """x (T, d_model), weights and chosen (T, K); returns (T, d_model)."""
         at = layout(chosen, self.n_experts)
         return at.combine(self.experts(at.spread(x), at), weights)
+
+
+def itself(x: Tensor) -> Tensor:
+    """Where all rows are at hand."""
+    return x
 
 
 def _normal(experts: int, fan_in: int, fan_out: int, scale: float = 1.0) -> nn.Parameter:

@@ -10,6 +10,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from fractus_core.errors import FractusError
+from fractus_core.runs import ranks
 from fractus_core.runs.checkpoint import CheckpointStore
 from fractus_core.runs.config import RunConfig
 from fractus_core.runs.files import write_json
@@ -62,10 +63,14 @@ class RunDirectory:
         if not self.config_file.is_file():
             raise FractusError(f"{self.path} is no run: it has no {self.config_file.name}")
         lock = FileLock(self.path / ".lock")
-        try:
-            lock.acquire(timeout=0)
-        except Timeout:
-            raise FractusError(f"{self.path} is being trained by another process") from None
+
+        def acquire() -> None:
+            try:
+                lock.acquire(timeout=0)
+            except Timeout:
+                raise FractusError(f"{self.path} is being trained by another process") from None
+
+        ranks.first(acquire)
         try:
             yield
         finally:

@@ -6,6 +6,8 @@ import signal
 from types import FrameType, TracebackType
 from typing import Self
 
+from fractus_core.runs import ranks
+
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -13,10 +15,15 @@ class Interruption:
     """While entered, the first signal sets `requested`; a second one acts at once, as usual."""
 
     def __init__(self) -> None:
+        self.noticed: signal.Signals | None = None
+        """By this process."""
         self.requested: signal.Signals | None = None
+        """The same; but of several ranks, what they have agreed on."""
 
     def _request(self, number: int, frame: FrameType | None) -> None:
-        self.requested = signal.Signals(number)
+        self.noticed = signal.Signals(number)
+        if ranks.world() == 1:
+            self.requested = self.noticed
         self._restore()
 
     def _restore(self) -> None:
@@ -34,3 +41,6 @@ class Interruption:
         tb: TracebackType | None,
     ) -> None:
         self._restore()
+        if error is not None and ranks.world() > 1:
+            # torchrun ends all when one has ended; what this one has to say, it says first.
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)

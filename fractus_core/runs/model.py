@@ -11,6 +11,7 @@ from torch import nn
 
 from fractus_core.contract import Frontend
 from fractus_core.engine import ContinuousThoughtEngine
+from fractus_core.runs.sharded import is_sharded, part_tree
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,20 +23,24 @@ class Model:
     """By name."""
 
     def load(self, trees: Mapping[str, Any]) -> None:
-        self.engine.load_state_dict(trees["engine"])
-        for name, frontend in self.frontends.items():
-            as_module(frontend).load_state_dict(trees[f"frontend-{name}"])
+        """Whole tensors, whether or not the modules are sharded."""
+        for name, module in self._modules():
+            module.load_state_dict(part_tree(trees[name], module.state_dict()))
 
     def trees(self) -> dict[str, Any]:
-        """What `load` reads: `engine`, and `frontend-NAME` for each."""
-        return {"engine": self.engine.state_dict()} | {
-            f"frontend-{name}": as_module(frontend).state_dict()
-            for name, frontend in self.frontends.items()
-        }
+        """What `load` reads, if it is whole: `engine`, and `frontend-NAME` for each."""
+        return {name: module.state_dict() for name, module in self._modules()}
 
     def parameter_count(self) -> int:
-        modules = [self.engine, *map(as_module, self.frontends.values())]
-        return sum(p.numel() for module in modules for p in module.parameters())
+        return sum(p.numel() for _, module in self._modules() for p in module.parameters())
+
+    def is_sharded(self) -> bool:
+        return any(is_sharded(p) for _, module in self._modules() for p in module.parameters())
+
+    def _modules(self) -> Iterator[tuple[str, nn.Module]]:
+        yield "engine", self.engine
+        for name, frontend in self.frontends.items():
+            yield f"frontend-{name}", as_module(frontend)
 
 
 def as_module(frontend: Frontend) -> nn.Module:

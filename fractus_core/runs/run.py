@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
+import signal
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -20,7 +22,7 @@ from fractus_core.engine import ContinuousThoughtEngine, EngineState, Stream
 from fractus_core.errors import FractusError
 from fractus_core.plugins.lifecycle import Lifecycle
 from fractus_core.plugins.registry import Registry
-from fractus_core.runs import evaluation
+from fractus_core.runs import evaluation, ranks
 from fractus_core.runs.assembly import (
     environment,
     make_model,
@@ -36,8 +38,10 @@ from fractus_core.runs.directory import RunDirectory
 from fractus_core.runs.files import write_json
 from fractus_core.runs.interrupt import Interruption
 from fractus_core.runs.metrics import MetricsLog
-from fractus_core.runs.model import Model, eval_mode
+from fractus_core.runs.model import Model, as_module, eval_mode
 from fractus_core.runs.reporter import Reporter
+from fractus_core.runs.rows import OwnRows, all_rows, own_rows
+from fractus_core.runs.sharded import whole_tree
 
 EMA_DECAY = 0.98
 
@@ -72,9 +76,12 @@ class Run:
         trainer: Trainer,
         lanes: list[Lane],
         lifecycle: Lifecycle,
+        fresh: Callable[[], Model],
     ) -> None:
         self.directory, self.config, self.model = directory, config, model
         self.trainer, self.lanes, self.lifecycle = trainer, lanes, lifecycle
+        self._fresh = fresh
+        """Makes the model anew, as it began."""
         self.brain: BrainLane | None = None
         self.spent = Spent()
         self.averages = {lane.name: Averages() for lane in lanes}
@@ -93,13 +100,13 @@ class Run:
     @classmethod
     def start(cls, registry: Registry, directory: RunDirectory, config: RunConfig) -> Self:
         """A new run, whose directory is made here: nothing is written if anything does not fit."""
-        directory.require_absent()
+        ranks.first(directory.require_absent)
         run = cls.rehearse(registry, directory, config)
         if run.config.brain is not None:
             path = str(directory.path.resolve())
             run.brain = BrainLane.join(run.config.brain, run.config, path, run.model)
             run.config = dataclasses.replace(run.config, brain=run.brain.link)
-        directory.create(run.config)
+        ranks.first(lambda: directory.create(run.config))
         return run
 
     @classmethod
@@ -148,6 +155,7 @@ class Run:
         """
         config = directory.read_config()
         found = newest_checkpoint(directory, allow_previous=allow_previous)
+        _require_one_directory(directory, found[0] if found is not None else "none")
         if budget is not None:
             config = dataclasses.replace(config, budget=budget)
         config = config.moved(data or {}, brain)
@@ -162,13 +170,17 @@ class Run:
         run = cls.assemble(registry, directory, config)
         if config.brain is not None:
             run.brain = BrainLane.rejoin(config.brain, config)
-        directory.checkpoints.rewind(found[0] if found is not None else None)
+        ranks.first(lambda: directory.checkpoints.rewind(found[0] if found is not None else None))
         if found is not None:
             run.restore(found[1])
         elif run.brain is not None:
             run.brain.take(run.model, run.spent.tokens)
-        directory.summary_file.unlink(missing_ok=True)
-        write_json(directory.config_file, config.to_json())
+
+        def begin() -> None:
+            directory.summary_file.unlink(missing_ok=True)
+            write_json(directory.config_file, config.to_json())
+
+        ranks.first(begin)
         return run
 
     @classmethod
@@ -176,16 +188,16 @@ class Run:
         """A run in memory alone, with fresh weights."""
         trainer = make_trainer(registry, config)
 
-        def build() -> Model:
+        def fresh() -> Model:
             frontends = {plugged.name: plugged for plugged in config.frontends}
             return make_model(registry, config.engine, frontends, config.seed)
 
         def parts() -> tuple[ContinuousThoughtEngine, list[Frontend]]:
-            made = build()
+            made = fresh()
             return made.engine, list(made.frontends.values())
 
         forecast = trainer.preflight(parts) if isinstance(trainer, Preflight) else []
-        model = build()
+        model = fresh()
         lanes = []
         for plugged in config.frontends:
             frontend = model.frontends[plugged.name]
@@ -198,10 +210,12 @@ class Run:
                 seed=config.seed,
                 shard=config.shard,
             )
+            if ranks.world() > 1:
+                source = OwnRows(source)
             state = model.engine.initial_state(source.rows)
             lanes.append(Lane(plugged.name, frontend, source, state, plugged.share))
         trainer.prepare(model.engine, lanes)
-        run = cls(directory, config, model, trainer, lanes, registry.hook)
+        run = cls(directory, config, model, trainer, lanes, registry.hook, fresh)
         run.forecast = forecast
         return run
 
@@ -214,25 +228,33 @@ class Run:
             FractusError: if training or saving fails; the newest checkpoint stays good.
         """
         self._begun = dataclasses.replace(self.spent)
-        board = self.directory.path / "tensorboard" if tensorboard else None
-        self.lifecycle.fractus_run_start(self.directory.path, self.config.to_json())
-        log = MetricsLog(self.directory.metrics_file, size=self.metrics_size, tensorboard=board)
-        with log as self._log, Interruption() as interruption:
+        with self._opened_log(tensorboard) as self._log, Interruption() as interruption:
             try:
-                self._train(reporter, interruption)
-                if interruption.requested is None:
-                    summary = self._finish(reporter, interruption)
-                    self.lifecycle.fractus_run_end(self.directory.path, summary)
-                    return summary
+                with ranks.watched():
+                    self._train(reporter, interruption)
+                    if interruption.requested is None:
+                        return self._finish(reporter, interruption)
             except KeyboardInterrupt:  # in the last evaluation, or a second signal
-                if interruption.requested is None:
+                if interruption.noticed is None and ranks.is_first():
                     raise
             except FractusError as error:
-                raise FractusError(f"{error}; {self.resume_hint()}") from error
+                raise type(error)(f"{error}; {self.resume_hint()}") from error
             finally:
                 if self.brain is not None:
                     self.brain.leave()
             return None
+
+    def _opened_log(self, tensorboard: bool) -> AbstractContextManager[MetricsLog | None]:
+        """None but on rank 0, which tells plugins too."""
+        if not ranks.is_first():
+            return nullcontext()
+        self.lifecycle.fractus_run_start(self.directory.path, self.config.to_json())
+        board = self.directory.path / "tensorboard" if tensorboard else None
+        return MetricsLog(self.directory.metrics_file, size=self.metrics_size, tensorboard=board)
+
+    def _write_line(self, kind: str, figures: dict[str, Any], wall: dict[str, float]) -> None:
+        if self._log is not None:
+            self._log.write(kind, self.spent.steps, figures, wall)
 
     def _train(self, reporter: Reporter, interruption: Interruption) -> None:
         if self._exchange_due() or self._exchange_begun():
@@ -252,11 +274,14 @@ class Run:
             if self._exchange_due():
                 self._exchange()
                 last_saved = (self.spent.steps, time.monotonic())
-            steps_since, seconds_since = (
-                self.spent.steps - last_saved[0],
+            (self.spent.seconds, seconds_since), asked = ranks.agree(
+                self.spent.seconds,
                 time.monotonic() - last_saved[1],
+                asked=interruption.noticed is not None,
             )
-            if cadence.due(steps=steps_since, seconds=seconds_since):
+            if asked and interruption.requested is None:
+                interruption.requested = interruption.noticed or signal.SIGTERM
+            if cadence.due(steps=self.spent.steps - last_saved[0], seconds=seconds_since):
                 self.save()
                 last_saved = (self.spent.steps, time.monotonic())
         self.save()
@@ -287,14 +312,15 @@ class Run:
         self.save()  # first: see `BrainLane`
         figures = self.brain.exchange(self.model, str(self.directory.path.resolve()), self.spent)
         wall = self._wall() | {"exchange_seconds": round(time.perf_counter() - begun, 3)}
-        self._log.write("exchange", self.spent.steps, {"tokens": self.spent.tokens} | figures, wall)
+        self._write_line("exchange", {"tokens": self.spent.tokens} | figures, wall)
 
     def _account(self, step: Step, reporter: Reporter) -> None:
         self.spent.steps += 1
         self.spent.tokens += step.tokens
         averages = self.averages[step.lane]
         averages.add(step.loss)
-        self.lifecycle.fractus_step(self.directory.path, self.spent.steps, step)
+        if ranks.is_first():
+            self.lifecycle.fractus_step(self.directory.path, self.spent.steps, step)
         if averages.steps == self.config.log_every:
             figures = {
                 "tokens": self.spent.tokens,
@@ -303,7 +329,7 @@ class Run:
                 "loss_ema": averages.ema,
                 **step.figures,
             }
-            self._log.write("train", self.spent.steps, figures, self._wall())
+            self._write_line("train", figures, self._wall())
         reporter.step(
             self.spent,
             self.config.budget.progress(self.spent),
@@ -344,38 +370,62 @@ class Run:
         advance: Callable[[int], None] = lambda vectors: None,
     ) -> dict[str, dict[str, Any]]:
         """Every front-end's figures by its name, written to the log and shown."""
-        # What a trainer has compiled is for its own shapes.
-        with torch.compiler.set_stance("force_eager"):
-            return self._evaluate_lanes(reporter, limit, advance)
+        model = self._whole_model()
+
+        def evaluate() -> dict[str, dict[str, Any]]:
+            # What a trainer has compiled is for its own shapes.
+            with torch.compiler.set_stance("force_eager"):
+                return self._evaluate_lanes(model, reporter, limit, advance)
+
+        return ranks.first(evaluate)
+
+    def _whole_model(self) -> Model:
+        """On rank 0, with all weights there, whatever has become of them in training."""
+        if not self.model.is_sharded():
+            return self.model
+        trees = whole_tree(self.model.trees())
+        if not ranks.is_first():
+            return self.model
+        with torch.random.fork_rng(devices=[]):
+            model = self._fresh()
+        model.load(trees)
+        for module in (model.engine, *map(as_module, model.frontends.values())):
+            module.to(self.model.engine.log_decay.device)
+        return model
 
     def _evaluate_lanes(
-        self, reporter: Reporter, limit: int | None, advance: Callable[[int], None]
+        self,
+        model: Model,
+        reporter: Reporter,
+        limit: int | None,
+        advance: Callable[[int], None],
     ) -> dict[str, dict[str, Any]]:
         results = {}
         for lane in self.lanes:
+            frontend = model.frontends[lane.name]
             figures = evaluation.evaluate(
-                self.model.engine,
-                lane.frontend,
+                model.engine,
+                frontend,
                 lambda name=lane.name: self._open_validation(name),  # type: ignore[misc]
                 limit=limit,
                 advance=advance,
             )
-            stream = Stream(self.model.engine, lane.frontend)
+            stream = Stream(model.engine, frontend)
             pictures = self.directory.path / "pictures" / str(self.spent.steps)
             with (
                 torch.no_grad(),
                 torch.random.fork_rng(devices=[]),
-                eval_mode(self.model.engine, lane.frontend),
+                eval_mode(model.engine, frontend),
             ):
                 source = self._open_validation(lane.name)
-                sample = lane.frontend.illustrate(stream, source, pictures, self.config.seed)
+                sample = frontend.illustrate(stream, source, pictures, self.config.seed)
             line = {
                 "tokens": self.spent.tokens,
                 "frontend": lane.name,
                 "evaluation": figures,
                 "sample": sample,
             }
-            self._log.write("eval", self.spent.steps, line, self._wall())
+            self._write_line("eval", line, self._wall())
             reporter.evaluation(lane.name, self.spent, figures, sample)
             results[lane.name] = figures
         return results
@@ -384,7 +434,7 @@ class Run:
         """The last evaluation, over all held-out data, and `summary.json`."""
 
         def stop_if_asked(vectors: int) -> None:
-            if interruption.requested is not None:  # all is saved: it can be made again
+            if interruption.noticed is not None:  # all is saved: it can be made again
                 raise KeyboardInterrupt
 
         results = self._evaluate(reporter, limit=None, advance=stop_if_asked)
@@ -396,7 +446,12 @@ class Run:
             "tokens_per_second": round(self.spent.tokens / self.spent.seconds, 1),
             "frontends": results,
         }
-        write_json(self.directory.summary_file, summary)
+
+        def end() -> None:
+            write_json(self.directory.summary_file, summary)
+            self.lifecycle.fractus_run_end(self.directory.path, summary)
+
+        ranks.first(end)
         return summary
 
     # ----------------------------------------------------------------------------- checkpoints
@@ -415,17 +470,26 @@ class Run:
         if self.brain is not None:
             info["base"] = {"number": self.brain.base.number, "tokens": self.brain.base.tokens}
             trees["base"] = self.brain.base.weights
-        info["metrics_size"] = self._log.size()
-        self.directory.checkpoints.save(self.spent.tokens, Checkpoint(info, trees))
+
+        def write() -> None:
+            assert self._log is not None
+            info["metrics_size"] = self._log.size()
+            self.directory.checkpoints.save(self.spent.tokens, Checkpoint(info, trees))
+
+        ranks.first(write)
         self.saved = self.spent.steps
 
     def trees(self) -> dict[str, Any]:
-        """What a checkpoint holds of model, trainer, generator and streams, by name."""
-        return self.model.trees() | {
+        """What a checkpoint holds of model, trainer, generator and streams, by name.
+
+        Of several ranks all must ask; what they have parts of is whole on rank 0 alone.
+        """
+        parts = self.model.trees() | {
             "trainer": self.trainer.state_dict(),
             "rng": {"torch": torch.get_rng_state()},
-            **{f"stream-{lane.name}": lane.state.state_dict() for lane in self.lanes},
+            **{f"stream-{lane.name}": all_rows(lane.state).state_dict() for lane in self.lanes},
         }
+        return parts if ranks.world() == 1 else whole_tree(parts)
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Be what the run was at `checkpoint`."""
@@ -439,15 +503,23 @@ class Run:
         self.trainer.load_state_dict(trees["trainer"])
         torch.set_rng_state(trees["rng"]["torch"])
         for lane in self.lanes:
-            lane.state = EngineState.from_state_dict(trees[f"stream-{lane.name}"]).to(
-                lane.state.device
-            )
+            state = EngineState.from_state_dict(trees[f"stream-{lane.name}"])
+            lane.state = own_rows(state).to(lane.state.device)
             lane.source.seek(info["cursors"][lane.name])
         self.saved = self.spent.steps
 
     def resume_hint(self) -> str:
         """What is safe, and how to go on from it."""
-        command = f"fractus run --resume {shlex.quote(str(self.resume_from))}"
+        command = f"{ranks.command()} run --resume {shlex.quote(str(self.resume_from))}"
         if self.saved is None:
             return f"there is no checkpoint yet; begin again with {command}"
         return f"the checkpoint of step {self.saved:,} is good; go on with {command}"
+
+
+def _require_one_directory(directory: RunDirectory, newest: str) -> None:
+    """Raises `FractusError` if ranks on other machines find another checkpoint."""
+    if (expected := ranks.first(lambda: newest)) != newest:
+        raise FractusError(
+            f"rank {ranks.rank()} finds the checkpoint {newest} in {directory.path}, rank 0 "
+            f"{expected}: all machines must see one run directory"
+        )

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from fractus_core.api import sharded
+
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 """Of the quintic; after five iterations all singular values are near 1."""
 ITERATIONS = 5
@@ -52,12 +54,16 @@ class Muon(Optimizer):
             if not parameters:
                 continue
             directions = self._directions(parameters, group["momentum"])
-            matrices = [_as_matrices(d, flatten=group["flatten"]) for d in directions]
+            # Of sharded ones each rank makes all, of which it keeps its part: a matrix is made
+            # orthogonal as a whole, and to send it costs no less.
+            wholes = [sharded.whole(d) for d in directions]
+            matrices = [_as_matrices(d, flatten=group["flatten"]) for d in wholes]
             lr, shrink = group["lr"], 1 - group["lr"] * group["weight_decay"]
             torch._foreach_mul_(parameters, shrink)
             for parameter, update in zip(parameters, orthogonalised(matrices), strict=True):
                 scale = RMS * max(update.shape[-2:]) ** 0.5
-                parameter.add_(update.view_as(parameter), alpha=-lr * scale)
+                step = sharded.part(update.view(parameter.shape), like=parameter)
+                parameter.add_(step, alpha=-lr * scale)
 
     def _directions(self, parameters: list[Tensor], momentum: float) -> tuple[Tensor, ...]:
         gradients = [p.grad for p in parameters if p.grad is not None]

@@ -24,6 +24,7 @@ from fractus_core.api import (
     Lane,
     Resampler,
     Step,
+    ranks,
     take_turns,
 )
 from fractus_trainers.compiled import Compilations
@@ -74,6 +75,7 @@ class OnlineTrainer:
         self.index = {lane.name: index for index, lane in enumerate(lanes)}
         self.objective = Objective(engine, [lane.frontend for lane in lanes], self.options).train()
         self.objective.to(self.device)
+        self.module = self._spread(self.objective)
         for lane in lanes:
             lane.state = lane.state.to(self.device)
         self.optimizers: Optimizers = make_optimizers(
@@ -106,6 +108,10 @@ class OnlineTrainer:
 
     # ------------------------------------------------------------------- what subclasses decide
 
+    def _spread(self, objective: Objective) -> nn.Module:
+        """What computes it, before there is an optimizer of its parameters."""
+        return objective
+
     def _choose_precision(self, lane: Lane) -> str:
         """`fp32` or `bf16`."""
         precision: str = self.options["precision"]
@@ -136,9 +142,8 @@ class OnlineTrainer:
         if self.half is not None:
             self.half.refresh()
         sampling = self._draw() < self.options["ss_rate"] if self.options["ss_rate"] else False
-        chunks = [
-            self._read_chunk(lane, sampling) for _ in range(self.options["accumulation_steps"])
-        ]
+        n = self.options["accumulation_steps"]
+        chunks = [self._read_chunk(lane, sampling, last=i == n - 1) for i in range(n)]
         norm = gradient_norm(self.optimizers.parameters)
         told = self._read_figures(norm, chunks)
         if self.options["clip"]:
@@ -159,34 +164,38 @@ class OnlineTrainer:
             told["recompiles"] = self.compilations.since()
         return Step(
             lane=lane.name,
-            tokens=sum(chunk.tokens for chunk in chunks),
+            tokens=ranks.world() * sum(chunk.tokens for chunk in chunks),
             loss=told.pop("loss"),
             figures={"lr": lr, **told, **self._device_figures()},
         )
 
-    def _read_chunk(self, lane: Lane, sampling: bool) -> Reading:
+    def _read_chunk(self, lane: Lane, sampling: bool, *, last: bool) -> Reading:
         """Read the lane's next chunk and add its gradients to the parameters'."""
         batch = self._place(next(lane.source))
         state = lane.state.reset(rows=batch.starts | self._random_rows(len(batch.starts)))
-        outcome = self._learn(lane, batch, state)
+        outcome = self._learn(lane, batch, state, last=last and not sampling)
         lane.state = self._carry(outcome.state)
-        sampled_loss = self._practise(lane, batch, state, outcome.hidden) if sampling else None
+        sampled_loss = None
+        if sampling:
+            sampled_loss = self._practise(lane, batch, state, outcome.hidden, last=last)
         return Reading(outcome.tokens, outcome.loss, outcome.lb, sampled_loss)
 
-    def _learn(self, lane: Lane, batch: Batch, state: EngineState, weight: float = 1.0) -> Outcome:
-        """Forward and backward over one chunk."""
-        with self._weights():
+    def _learn(
+        self, lane: Lane, batch: Batch, state: EngineState, weight: float = 1.0, *, last: bool
+    ) -> Outcome:
+        """Forward and backward over one chunk; `last` in a step or not."""
+        with self._computing(last=last):
             outcome = self._forward(lane, batch, state)
             (weight * outcome.objective / self.options["accumulation_steps"]).backward()
         return outcome
 
     def _forward(self, lane: Lane, batch: Batch, state: EngineState) -> Outcome:
-        outcome: Outcome = self.objective(
-            self.index[lane.name], batch, state, self.half is not None
-        )
+        outcome: Outcome = self.module(self.index[lane.name], batch, state, self.bf16)
         return outcome
 
-    def _practise(self, lane: Lane, batch: Batch, state: EngineState, hidden: Tensor) -> Tensor:
+    def _practise(
+        self, lane: Lane, batch: Batch, state: EngineState, hidden: Tensor, *, last: bool
+    ) -> Tensor:
         """The chunk once more, from the same state, with some of the model's own answers to it.
 
         (Scheduled sampling, Bengio et al., arXiv 1506.03099; both passes make one step.)
@@ -197,19 +206,23 @@ class OnlineTrainer:
             hidden,
             probability=self.options["ss_probability"],
             temperature=self.options["ss_temperature"],
-            generator=self.generator,
+            generator=self._noise(),
         )
         mixed = dataclasses.replace(batch, observations=observations)
-        return self._learn(lane, mixed, state, self.options["ss_weight"]).loss
+        return self._learn(lane, mixed, state, self.options["ss_weight"], last=last).loss
 
-    def _weights(self) -> AbstractContextManager[None]:
-        """Those that compute, in forward and backward passes."""
+    def _computing(self, *, last: bool) -> AbstractContextManager[None]:
+        """For a forward and a backward pass, the `last` of a step or not."""
         return nullcontext() if self.half is None else self.half.in_place()
+
+    def _noise(self) -> torch.Generator:
+        """For what is drawn for each row."""
+        return self.generator
 
     def _random_rows(self, rows: int) -> Tensor:
         """Streams that begin anew by chance: without it a cold stream is never practised."""
         probability: float = self.options["reset_probability"]
-        return torch.rand(rows, generator=self.generator) < probability
+        return ranks.own(torch.rand(ranks.world() * rows, generator=self.generator) < probability)
 
     def _draw(self) -> float:
         return float(torch.rand((), generator=self.generator))
@@ -218,22 +231,23 @@ class OnlineTrainer:
         """All at once, since a device must be waited for each time. Raises `FractusError`."""
         sampled = [chunk.sampled_loss for chunk in chunks if chunk.sampled_loss is not None]
         losses = [chunk.loss for chunk in chunks]
-        values = torch.stack([norm, *losses, *(chunk.lb for chunk in chunks), *sampled]).tolist()
+        told = torch.stack([norm, *losses, *(chunk.lb for chunk in chunks), *sampled])
+        values = ranks.mean(told).tolist()
         n = len(chunks)
-        told = {
+        figures = {
             "loss": statistics.fmean(values[1 : 1 + n]),
             "gradient_norm": values[0],
             "lb": statistics.fmean(values[1 + n : 1 + 2 * n]),
         }
         if sampled:
-            told["ss_loss"] = statistics.fmean(values[1 + 2 * n :])
-        for name, value in told.items():
+            figures["ss_loss"] = statistics.fmean(values[1 + 2 * n :])
+        for name, value in figures.items():
             if not math.isfinite(value):
                 raise FractusError(
                     f"the {name.replace('_', ' ')} is {value}: lower --{self.name}.lr or raise "
                     f"--{self.name}.warmup_steps"
                 )
-        return told
+        return figures
 
     # ------------------------------------------------------------------------- before the first
 
@@ -253,7 +267,8 @@ class OnlineTrainer:
                 )
 
     def _set_precision(self, precision: str) -> None:
-        self.half = HalfWeights(self.objective) if precision == "bf16" else None
+        self.bf16 = precision == "bf16"
+        self.half = HalfWeights(self.objective) if self.bf16 else None
 
     def _compile(self, lanes: list[Lane]) -> None:
         """Compile, now rather than within the budget."""
@@ -272,6 +287,6 @@ class OnlineTrainer:
         cursor = lane.source.cursor()
         batch = self._place(next(lane.source))
         lane.source.seek(cursor)
-        self._learn(lane, batch, lane.state)
+        self._learn(lane, batch, lane.state, last=True)
         for parameter in self.optimizers.parameters:
             parameter.grad = None

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.optim import SGD, AdamW, Optimizer, RMSprop
 
+from fractus_core.api import sharded
 from fractus_trainers.muon import Muon
 
 DEFAULT_LR = {"adamw": 4e-3, "muon": 8e-3, "rmsprop": 1e-3, "sgd": 0.1}
@@ -62,6 +63,10 @@ class Optimizers:
     def load_state_dict(self, states: list[dict[str, Any]]) -> None:
         for optimizer, state in zip(self.optimizers, states, strict=True):
             optimizer.load_state_dict(state)
+            for p, values in optimizer.state.items():
+                for name, value in values.items():
+                    if isinstance(value, torch.Tensor) and value.shape == p.shape:
+                        values[name] = sharded.part(value, like=p)
         self._give_momenta()
 
     def _give_momenta(self) -> None:
@@ -103,7 +108,9 @@ def make_optimizers(
         return Optimizers(_muon(list(modules), parameters, lr, weight_decay), lr)
     plain: Optimizer
     if name == "sgd":
-        plain = SGD(parameters, lr=lr, momentum=momentum, fused=True)
+        # torch cannot fuse it over parts.
+        fused = not any(map(sharded.is_sharded, parameters))
+        plain = SGD(parameters, lr=lr, momentum=momentum, fused=fused, foreach=not fused)
     else:
         assert name == "rmsprop", name
         plain = RMSprop(parameters, lr=lr, foreach=True)
@@ -132,4 +139,5 @@ def _muon(
 
 def gradient_norm(parameters: list[nn.Parameter]) -> torch.Tensor:
     """The 2-norm of all gradients together, a scalar."""
-    return nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None], foreach=True)
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    return sharded.whole(nn.utils.get_total_norm(gradients, foreach=True))

@@ -156,6 +156,12 @@ GPU1B = (
         help="Of the computation; weights and state are always fp32.",
     ),
     Option(
+        name="parallel",
+        default="none",
+        choices=("none", "ddp", "fsdp2"),
+        help="How processes of torchrun share the work: rows alone, or weights and optimizer too.",
+    ),
+    Option(
         name="auto_batch",
         default=False,
         help="Take the largest batch_size that fits into the memory that is free.",

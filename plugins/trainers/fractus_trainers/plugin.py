@@ -18,7 +18,7 @@ def fractus_trainers() -> list[TrainerSpec]:
         ),
         TrainerSpec(
             name="gpu1b",
-            summary="Online training of a billion parameters on one GPU.",
+            summary="Online training of a billion parameters on one GPU or several.",
             target="fractus_trainers.gpu1b:Gpu1bTrainer",
             devices=("cuda", "cpu"),
             options=GPU1B,

@@ -8,6 +8,7 @@ less, and is not told apart.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -53,6 +54,16 @@ class Estimate:
     streams: int
     worst: int
 
+    def parted(self, count: int, gathered: int) -> Estimate:
+        """Of one of `count` ranks with an equal part of weights, optimizer and gradients each, and
+        besides them `gathered` bytes that are whole for a while."""
+        shares = {
+            name: math.ceil(getattr(self, name) / count)
+            for name in ("weights", "optimizer", "gradients")
+        }
+        gone = sum(getattr(self, name) - share for name, share in shares.items())
+        return dataclasses.replace(self, **shares, worst=self.worst - gone + gathered)
+
     def lines(self, free: int) -> list[str]:
         """A table."""
         sizes = {
@@ -96,7 +107,8 @@ def estimate(build: Build, options: Json, batch_size: int) -> Estimate:
         known = [f if isinstance(f, Resampler) else Unknown(f, width) for f in frontends]
         objective = Objective(engine, cast(Sequence[Frontend], known), options).train()
         weights = ledger.bytes
-        half = HalfWeights(objective) if options["precision"] == "bf16" else None
+        bf16 = options["precision"] == "bf16"
+        half = HalfWeights(objective) if bf16 and options["parallel"] == "none" else None
         copies = ledger.bytes - weights
         states = [engine.initial_state(batch_size) for _ in frontends]
         streams = ledger.bytes - weights - copies
@@ -116,7 +128,7 @@ def estimate(build: Build, options: Json, batch_size: int) -> Estimate:
             begun = state.map(Tensor.clone)  # as where some rows start anew
             before = ledger.bytes
             with nullcontext() if half is None else half.in_place():
-                outcome = objective(0, batch, begun, half is not None)
+                outcome = objective(0, batch, begun, bf16)
                 left, most = ledger.bytes - before, ledger.peak - before
                 outcome.objective.backward()
             return left, most - left
@@ -148,6 +160,21 @@ def estimate(build: Build, options: Json, batch_size: int) -> Estimate:
             streams=streams,
             worst=ledger.peak,
         )
+
+
+def whole_at_once(build: Build) -> int:
+    """Bytes that `fsdp2` puts together at the worst moment: what is outside of blocks, and two
+    blocks, of which one is on its way; and the gradients of what computes."""
+    with pretending():
+        engine, frontends = build()
+        heads = cast(list[nn.Module], list(frontends))
+        block = max(map(_bytes, engine.blocks))
+        outside = sum(map(_bytes, [engine, *heads])) - sum(map(_bytes, engine.blocks))
+    return 2 * outside + 3 * block
+
+
+def _bytes(module: nn.Module) -> int:
+    return sum(p.nbytes for p in module.parameters())
 
 
 def largest_batch(worst: Callable[[int], int], allowed: float, begin: int) -> int:
