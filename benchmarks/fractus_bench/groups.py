@@ -289,7 +289,7 @@ DATA = Group(
             "Start and memory on a small and on a large corpus.",
             "start",
             small=1_000_000,
-            large=256_000_000,
+            large=1_000_000_000,
             vocabulary=VOCABULARY,
             repeats=5,
         ),
