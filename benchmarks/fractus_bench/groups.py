@@ -47,7 +47,8 @@ EXPERTS = Group(
     text="One layer's experts on 1,024 tokens, forward and backward: each token's weights "
     "gathered, a loop over the experts, and `grouped`, what the engine does: on a CPU a padded "
     "batch of products where the choices are even, else products of segments. "
-    "`experts/step` is the whole training step.",
+    "`experts/step` is the whole training step, "
+    "an SGD step of 1,024 tokens each.",
     cells=(
         *(
             _cell(

@@ -51,7 +51,7 @@ def batches(*, repeats: int, vocabulary: int, streams: list[int]) -> Measured:
             if kind == "compiled":
                 stream.compile()
             decode = decoder(stream)
-            variant = f"{n} {kind}"
+            variant = f"{kind}, {n} stream{(n > 1) * 's'}"
             calls[variant] = lambda n=n, decode=decode: n * decode(TICKS)  # type: ignore[misc]
             labels[variant] = {"streams": n}
     rows = compare(calls, repeats, labels=labels)
