@@ -313,9 +313,10 @@ RACE = Group(
                 "chars",
                 seconds=seconds,
                 engine=[
-                    *("--set", "n_heads=4", "--cpu.compile"),
+                    *("--set", "n_heads=4", "--set", "n_experts=2", "--set", "top_k=1"),
+                    *("--set", "expert_rank=0", "--set", "d_ff=256", "--cpu.compile"),
                     *("--cpu.batch_size", "16", "--cpu.chunk_len", "64"),
-                    *("--cpu.lr", "0.012", "--cpu.warmup_steps", "40", "--cpu.final_lr", "0.01"),
+                    *("--cpu.lr", "0.014", "--cpu.warmup_steps", "40", "--cpu.final_lr", "0.01"),
                     *("--cpu.reset_probability", "0.02"),
                 ],
                 controls=[
