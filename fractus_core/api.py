@@ -11,6 +11,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from fractus_core import engine
+from fractus_core.allocator import keep_freed_memory
 from fractus_core.contract import (
     WHOLE,
     Batch,
@@ -83,6 +84,7 @@ __all__ = [
     "content_hashes",
     "hookimpl",
     "import_extra",
+    "keep_freed_memory",
     "load_hub_dataset",
     "open_run",
     "progress_bar",

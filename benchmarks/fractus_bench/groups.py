@@ -47,7 +47,8 @@ EXPERTS = Group(
     text="One layer's experts on 1,024 tokens, forward and backward: each token's weights "
     "gathered, a loop over the experts, and `grouped`, what the engine does: on a CPU a padded "
     "batch of products where the choices are even, else products of segments. "
-    "`experts/step` is the whole training step.",
+    "`experts/step` is the whole training step, "
+    "an SGD step of 1,024 tokens each.",
     cells=(
         *(
             _cell(
@@ -289,7 +290,7 @@ DATA = Group(
             "Start and memory on a small and on a large corpus.",
             "start",
             small=1_000_000,
-            large=256_000_000,
+            large=1_000_000_000,
             vocabulary=VOCABULARY,
             repeats=5,
         ),
@@ -312,9 +313,10 @@ RACE = Group(
                 "chars",
                 seconds=seconds,
                 engine=[
-                    *("--set", "n_heads=4", "--cpu.compile"),
+                    *("--set", "n_heads=4", "--set", "n_experts=2", "--set", "top_k=1"),
+                    *("--set", "expert_rank=0", "--set", "d_ff=256", "--cpu.compile"),
                     *("--cpu.batch_size", "16", "--cpu.chunk_len", "64"),
-                    *("--cpu.lr", "0.012", "--cpu.warmup_steps", "40", "--cpu.final_lr", "0.01"),
+                    *("--cpu.lr", "0.014", "--cpu.warmup_steps", "40", "--cpu.final_lr", "0.01"),
                     *("--cpu.reset_probability", "0.02"),
                 ],
                 controls=[

@@ -54,20 +54,22 @@ def _flatness(result: Result) -> Iterator[Headline]:
 
 
 def _streams(result: Result) -> Iterator[Headline]:
-    one = result["rows"][0]
-    many = max(result["rows"], key=lambda row: int(row["streams"]))
-    yield (
-        f"Decoding, streams side by side: {many['variant']}",
-        f"{_times(many['speedup'])} as many tokens as {one['variant']}; "
-        f"{text(many['tokens_per_second'])} a second",
-    )
+    for kind, rows in grouped(result["rows"], _kind).items():
+        one, many = rows[0], rows[-1]
+        yield (
+            f"Decoding side by side, {kind}: {many['streams']} streams",
+            f"{_longer(one, many, 'us_per_token')} as many tokens as one; "
+            f"{text(many['tokens_per_second'])} a second",
+        )
 
 
 def _start(result: Result) -> Iterator[Headline]:
-    row = result["rows"][-1]
+    small, large = result["rows"][0], result["rows"][-1]
+    more = sum(large[key] - small[key] for key in ("heap_mb", "mapped_mb"))
     yield (
-        f"Opening a corpus of {row['variant']}, once it is in the cache",
-        f"{text(middle(row['start_ms']))} ms to the first batch, {text(row['heap_mb'])} MB of heap",
+        f"Opening and reading a corpus of {large['variant']}, once it is in the cache",
+        f"{text(middle(large['start_ms']))} ms to the first batch, {text(more)} MB more memory "
+        f"than with {small['variant']}",
     )
 
 

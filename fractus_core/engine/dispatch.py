@@ -35,14 +35,17 @@ class Layout(Protocol):
 
 def layout(chosen: Tensor, n_experts: int) -> Layout:
     """The one that fits, for chosen (T, K), each token's experts."""
-    M = chosen.numel()
-    if n_experts >= M:  # ticks: the weights of so few are fewer than all
-        return Gathered(chosen)
+    T, M = len(chosen), chosen.numel()
+    on_cpu = chosen.device.type == "cpu"
+    # A program may look at how many are chosen, not at which.
+    compiling = on_cpu and torch.compiler.is_compiling()
+    if n_experts >= M or (compiling and n_experts * T > PADDING * M):
+        return Gathered(chosen)  # ticks: the weights of so few are fewer than all
     flat = chosen.flatten()
     # Not bincount, which waits for a GPU to tell the largest.
     counts = flat.new_zeros(n_experts).scatter_add_(0, flat, torch.ones_like(flat))
-    if chosen.device.type == "cpu":
-        longest = int(counts.max())
+    if on_cpu:
+        longest = T if compiling else int(counts.max())
         if longest * n_experts <= PADDING * M:
             return Padded(chosen, counts, longest)
     return Grouped(chosen, counts)

@@ -48,7 +48,6 @@ class ContinuousThoughtEngine(nn.Module):
         """From the positions of the rows at hand to those of all that are read together: where
         other processes read more of a batch, its chunks are cut alike for all."""
         self._known_powers: dict[int, DecayFactors] = {}
-        self._read_token = self._read
         # Near zero: the thought has to earn its way in.
         self.thought_gate = (
             nn.Parameter(torch.full((config.d_model,), 0.01)) if config.thought_stride else None
@@ -92,30 +91,12 @@ class ContinuousThoughtEngine(nn.Module):
         C = vectors.shape[1]
         hidden, lb = [], vectors.new_zeros((), dtype=torch.float32)
         for start, end, entering in self._pieces(state.position, C):
-            read = self._read_token if C == 1 and entering is None else self._read
-            h, piece_lb, state = read(vectors[:, start:end], state, entering, probe)
+            h, piece_lb, state = self._read(vectors[:, start:end], state, entering, probe)
             hidden.append(h)
             lb = lb + piece_lb * ((end - start) / C)
         return torch.cat(hidden, dim=1) if len(hidden) > 1 else hidden[0], lb, state
 
     forward = tick_chunk_train
-
-    def compile_ticks(self, batch_size: int = 1) -> None:
-        """Have `torch.compile` make one program of a tick; the first tick then takes its time.
-
-        Raises:
-            FractusError: there is no C++ compiler.
-            ValueError: if `batch_size` streams choose more experts than there are, so that grouped
-                products, which cannot be compiled in fp32, would be less work.
-        """
-        chosen, E = batch_size * self.config.top_k, self.config.n_experts
-        if chosen > E:
-            raise ValueError(
-                f"{batch_size} streams choose {chosen} experts of {E}: compile for at most "
-                f"{E // self.config.top_k} streams"
-            )
-        require_compiler()
-        self._read_token = torch.compile(self._read, dynamic=False, fullgraph=True)
 
     def compile_blocks(self, *, whole: bool = False, cuda_graphs: bool = False) -> None:
         """Have `torch.compile` fuse the smooth parts of each block: attention and phases.
@@ -156,13 +137,13 @@ class ContinuousThoughtEngine(nn.Module):
             Hidden vectors (B, d_model); confidence (B,), the estimated probability that the top
             answer is right; the state after the tick.
         """
+        vectors = torch.zeros_like(state.thought) if vector is None else vector
+        vectors = vectors.unsqueeze(1)
+        self._check(vectors, state)
+        entering = self._entering(state.position)
         if vector is None:
-            vectors = torch.zeros_like(state.thought).unsqueeze(1)
-            self._check(vectors, state)
-            entering = torch.ones(state.batch_size, dtype=torch.bool)
-            hidden, _, state = self._read(vectors, state, entering, None)
-        else:
-            hidden, _, state = self.tick_chunk_train(vector.unsqueeze(1), state)
+            entering = torch.ones_like(state.position, dtype=torch.bool)
+        hidden, _, state = self._read(vectors, state, entering, None)
         hidden = hidden[:, 0]
         return hidden, self.confidence_logit(hidden).sigmoid(), state
 
@@ -186,6 +167,16 @@ class ContinuousThoughtEngine(nn.Module):
         edges = [*sorted(thoughts.union(range(0, length, MAX_PIECE))), length]
         for start, end in itertools.pairwise(edges):
             yield start, end, (position + start) % stride == 0 if start in thoughts else None
+
+    def _entering(self, position: Tensor) -> Tensor | None:
+        """Mask (B,) of the rows whose thought enters at this tick; None if it is none's."""
+        if self.config.dynamics == "reference":
+            return torch.ones_like(position, dtype=torch.bool)
+        if not self.config.thought_stride:
+            return None
+        entering = position % self.config.thought_stride == 0
+        # A compiled tick is one program, whatever the position.
+        return entering if torch.compiler.is_compiling() or entering.any() else None
 
     def _read(
         self,

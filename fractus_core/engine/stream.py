@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Self
 import torch
 from torch import Tensor
 
+from fractus_core.engine.compiling import compile_tick
 from fractus_core.engine.engine import ContinuousThoughtEngine
 from fractus_core.engine.state import EngineState
 
@@ -28,6 +29,17 @@ class Stream:
         self.engine = engine
         self.frontend = frontend
         self.state = engine.initial_state(batch_size) if state is None else state
+        self._tick = self._eager_tick
+
+    def compile(self) -> None:
+        """Have `torch.compile` make one program of a tick; the first tick then takes its time.
+
+        Raises:
+            FractusError: there is no C++ compiler.
+        """
+        with torch.no_grad():  # what is made once is made before: the program has it then
+            self._eager_tick(None, self.state)
+        self._tick = compile_tick(self._eager_tick)
 
     def tick_chunk_train(self, observations: Tensor) -> tuple[Tensor, Tensor]:
         """Read observations (B, ...), differentiably: logits (B, C, answers), scalar lb loss.
@@ -64,8 +76,8 @@ class Stream:
     @torch.no_grad()
     def tick_vec(self, vector: Tensor | None) -> tuple[Tensor, Tensor]:
         """Read one vector per stream, (B, d_model), or none: logits and confidence as `tick`."""
-        hidden, confidence, self.state = self.engine.tick_vec(vector, self.state)
-        return self.frontend.answer(hidden), confidence
+        logits, confidence, self.state = self._tick(vector, self.state)
+        return logits, confidence
 
     def think(self, *, confidence: float = 0.9, max_ticks: int = 16) -> tuple[Tensor, Tensor]:
         """Tick with no input until every stream is at least so confident, or `max_ticks` are over.
@@ -86,7 +98,15 @@ class Stream:
 
     def peek(self) -> Self:
         """A stream in the same state, to probe without disturbing this one."""
-        return type(self)(self.engine, self.frontend, state=self.state.clone())
+        twin = type(self)(self.engine, self.frontend, state=self.state.clone())
+        twin._tick = self._tick
+        return twin
+
+    def _eager_tick(
+        self, vector: Tensor | None, state: EngineState
+    ) -> tuple[Tensor, Tensor, EngineState]:
+        hidden, confidence, state = self.engine.tick_vec(vector, state)
+        return self.frontend.answer(hidden), confidence, state
 
     def _embed(self, observations: Tensor) -> Tensor:
         """Whatever device they are on."""

@@ -5,35 +5,42 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fractus_core.api import ContinuousThoughtEngine, EngineConfig, EngineState
+from fractus_core.api import ContinuousThoughtEngine, EngineConfig, Stream
+from fractus_text.embedding import TiedEmbedding
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_compiled_ticks_are_the_same_ticks() -> None:
-    """Across an entering thought, too."""
-    config = EngineConfig(d_model=32, n_heads=2, n_layers=2, d_ff=32, thought_stride=5)
+@pytest.mark.parametrize(
+    ("streams", "n_experts"),
+    [(1, 4), (3, 4), (5, 16)],
+    ids=["one", "every expert for each token", "an expert's weights for each token"],
+)
+def test_compiled_ticks_are_the_same_ticks(streams: int, n_experts: int) -> None:
+    """Across an entering thought and a thought without input, too, at different positions."""
+    config = EngineConfig(
+        d_model=32, n_heads=2, n_layers=2, d_ff=32, n_experts=n_experts, thought_stride=5
+    )
     torch.manual_seed(0)
-    engine = ContinuousThoughtEngine(config).eval()
-    vectors = torch.randn(1, 12, 32)
-
-    def ticks() -> tuple[torch.Tensor, EngineState]:
-        state, hidden = engine.initial_state(1), []
-        with torch.no_grad():
-            for vector in vectors.unbind(1):
-                h, _, state = engine.tick_vec(vector, state)
-                hidden.append(h)
-        return torch.stack(hidden), state
-
-    plain, plain_state = ticks()
-    engine.compile_ticks()
-    compiled, state = ticks()
-    torch.testing.assert_close(compiled, plain, rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(state.blocks[1].S, plain_state.blocks[1].S, rtol=1e-4, atol=1e-5)
-    assert int(state.position) == 12
-
-
-def test_more_streams_than_experts_are_refused() -> None:
-    engine = ContinuousThoughtEngine(EngineConfig(d_model=32, d_ff=32, n_experts=4, top_k=2))
-    with pytest.raises(ValueError, match="at most 2 streams"):
-        engine.compile_ticks(batch_size=3)
+    engine, head = ContinuousThoughtEngine(config).eval(), TiedEmbedding(50, 32)
+    with torch.no_grad():
+        engine.confidence_head.weight.normal_()
+    tokens = torch.randint(50, (12, streams))
+    plain, compiled = (Stream(engine, head, batch_size=streams) for _ in range(2))
+    compiled.compile()
+    for t, token in enumerate(tokens):
+        if t == 7:  # rows need not be at the same position
+            rows = torch.arange(streams) == 0
+            plain.reset(rows)
+            compiled.reset(rows)
+        for found, expected in zip(compiled.tick(token), plain.tick(token), strict=True):
+            torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    for stream in (plain, compiled):
+        stream.think(confidence=1.1, max_ticks=2)
+    for found, expected in (
+        (compiled.state.blocks[1].S, plain.state.blocks[1].S),
+        (compiled.state.thought, plain.state.thought),
+    ):
+        torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
+    assert compiled.state.position.tolist() == plain.state.position.tolist()
+    assert compiled.state.position.tolist() == [7] + (streams - 1) * [14]

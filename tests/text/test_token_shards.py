@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import tiktoken
 
@@ -241,3 +242,17 @@ def test_nothing_to_hold_back(tmp_path: Path) -> None:
         for split in ("train", "validation"):
             with pytest.raises(FractusError, match="cannot hold back 10% of"):
                 found.documents(split)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what is mapped")
+def test_what_was_read_does_not_stay_resident(tmp_path: Path) -> None:
+    (tmp_path / "long.txt").write_text("all work and no play " * 1_000_000)
+    found = encoded(tmp_path / "long.txt", cache=tmp_path / "cache")
+    found.take(np.arange(5))  # what is needed once
+    process = psutil.Process()
+    before = process.memory_info().shared
+    read = 0
+    for start in range(0, found.tokens - 1024, 1024):
+        read += found.take(np.arange(start, start + 1024)).size
+    assert 2 * read > 40e6  # bytes
+    assert process.memory_info().shared - before < 4e6

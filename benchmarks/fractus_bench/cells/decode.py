@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from functools import partial
 
@@ -12,6 +11,7 @@ import torch
 from fractus_bench.records import Measured, Row
 from fractus_bench.timing import compare
 from fractus_bench.training import make_model
+from fractus_core.api import keep_freed_memory
 from fractus_core.engine import PRESETS, ContinuousThoughtEngine, EngineConfig, Stream
 from fractus_text.embedding import TiedEmbedding
 
@@ -24,47 +24,47 @@ def flatness(*, repeats: int, vocabulary: int, places: list[int]) -> Measured:
 
     Its states are kept and timed in turns at the end, so that a slow minute hits them alike.
     """
-    eager, compiled, head = engines(vocabulary)
-    stream = Stream(compiled, head)
+    engine, head = model(vocabulary)
+    stream = Stream(engine, head)
+    stream.compile()
     go_on = decoder(stream)
     calls: dict[str, Callable[[], int]] = {}
     sizes = []
     for before, place in zip([0, *places], places, strict=False):
         go_on(place - before)
         sizes.append(psutil.Process().memory_info().rss)
-        for kind, engine in (("eager", eager), ("compiled", compiled)):
-            copied = Stream(engine, head, state=stream.state.clone())
-            calls[f"{kind}, token {place:,}"] = partial(decoder(copied), TICKS)
+        eager = Stream(engine, head, state=stream.state.clone())
+        calls[f"eager, token {place:,}"] = partial(decoder(eager), TICKS)
+        calls[f"compiled, token {place:,}"] = partial(decoder(stream.peek()), TICKS)
     rows = compare(calls, repeats, per="tick")
     return Measured(rows, {"vocabulary": vocabulary, "grown_mb": (sizes[-1] - sizes[0]) / 1e6})
 
 
 def batches(*, repeats: int, vocabulary: int, streams: list[int]) -> Measured:
     """Greedy decoding by several streams side by side; `speedup` is in tokens."""
-    eager, compiled, head = engines(vocabulary)
+    engine, head = model(vocabulary)
     calls: dict[str, Callable[[], int]] = {}
     labels: dict[str, Row] = {}
-    for n in streams:
-        decode = decoder(Stream(eager, head, batch_size=n))
-        calls[f"{n} eager"] = lambda n=n, decode=decode: n * decode(TICKS)  # type: ignore[misc]
-        labels[f"{n} eager"] = {"streams": n}
-    decode_one = decoder(Stream(compiled, head))
-    calls["1 compiled"] = lambda: decode_one(TICKS)
-    labels["1 compiled"] = {"streams": 1}
+    for kind in ("eager", "compiled"):
+        for n in streams:
+            stream = Stream(engine, head, batch_size=n)
+            if kind == "compiled":
+                stream.compile()
+            decode = decoder(stream)
+            variant = f"{kind}, {n} stream{(n > 1) * 's'}"
+            calls[variant] = lambda n=n, decode=decode: n * decode(TICKS)  # type: ignore[misc]
+            labels[variant] = {"streams": n}
     rows = compare(calls, repeats, labels=labels)
     for row in rows:
         row["ticks_per_second"] = row["tokens_per_second"] / row["streams"]
     return Measured(rows, {"vocabulary": vocabulary})
 
 
-def engines(
-    vocabulary: int,
-) -> tuple[ContinuousThoughtEngine, ContinuousThoughtEngine, TiedEmbedding]:
-    """One as it is, its twin with compiled ticks, and their head."""
-    eager, head = make_model(vocabulary, EngineConfig(**PRESETS["stage0"]))
-    compiled = copy.deepcopy(eager.eval())
-    compiled.compile_ticks()
-    return eager, compiled, head
+def model(vocabulary: int) -> tuple[ContinuousThoughtEngine, TiedEmbedding]:
+    """Of stage0, in a process that decodes as `docs/engine.md` advises."""
+    keep_freed_memory()
+    engine, head = make_model(vocabulary, EngineConfig(**PRESETS["stage0"]))
+    return engine.eval(), head
 
 
 def decoder(stream: Stream) -> Callable[[int], int]:

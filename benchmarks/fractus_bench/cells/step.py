@@ -20,6 +20,7 @@ SGD: dict[str, Any] = {"optimizer": "sgd", "accumulation_steps": 8}
 """Trainer options: one step every 8 chunks."""
 FASTER: dict[str, dict[str, Any]] = {
     "engine": {},
+    "engine, compiled": {"compile": True},
     "engine, bf16": {"precision": "bf16"},
     "engine, bf16, compiled": {"precision": "bf16", "compile": True},
 }

@@ -100,9 +100,9 @@ def generate(
     sampler = Sampler(temperature, top_k, top_p, repetition_penalty, seed)
     # An empty prompt is the end of whatever came before.
     start = encode_text(encoding, prompt).astype("int64") if prompt else [encoding.eot_token]
-    if compiled:
-        engine.compile_ticks()
     stream = Stream(engine, texts)
+    if compiled:
+        stream.compile()
     tokens = write(stream, torch.as_tensor(start), sampler, stop=encoding.eot_token)
 
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")

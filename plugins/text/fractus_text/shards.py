@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import mmap
 import os
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -49,6 +51,8 @@ class TokenShards:
     hashes: npt.NDArray[np.uint64]
     """(documents,) of the text of each document."""
     shards: list[npt.NDArray[Any]] = field(repr=False)
+    maps: list[mmap.mmap] = field(repr=False, default_factory=list)
+    """What the shards are views of."""
 
     def documents(self, split: Split) -> tuple[Int64, Int64]:
         """Starts and lengths in tokens, end-of-text tokens included, of a split's documents.
@@ -94,6 +98,10 @@ class TokenShards:
         for number in np.unique(shard):
             here = shard == number
             tokens[here] = self.shards[number][place[here]]
+            if self.maps and sys.platform != "win32":
+                # What was read stays in the system's cache, but this process need not be as large
+                # as all that it has ever read: a page fault costs less than a microsecond.
+                self.maps[number].madvise(mmap.MADV_DONTNEED)
         return tokens
 
 
@@ -141,12 +149,13 @@ def _open(found: Cached, validation: float) -> TokenShards:
         np.load(found.directory / name, mmap_mode="r")
         for name in ("starts.npy", "sizes.npy", "hashes.npy")
     )
-    # As plain arrays, which index faster than numpy's memmap class and are the same memory.
-    shards = [
-        np.asarray(np.load(found.directory / name, mmap_mode="r"))
+    mapped = [
+        np.load(found.directory / name, mmap_mode="r")
         for name in sorted(found.files)
         if name.startswith("tokens-")
     ]
+    # As plain arrays, which index faster than numpy's memmap class and are the same memory.
+    shards = [np.asarray(array) for array in mapped]
     return TokenShards(
         directory=found.directory,
         fingerprint=found.directory.name,
@@ -157,6 +166,7 @@ def _open(found: Cached, validation: float) -> TokenShards:
         sizes=sizes,
         hashes=text_hashes,
         shards=shards,
+        maps=[array.base for array in mapped],
     )
 
 

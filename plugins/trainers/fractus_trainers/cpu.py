@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 
-from fractus_core.api import Json, Lane
-from fractus_trainers.allocator import keep_freed_memory
+from fractus_core.api import Json, Lane, keep_freed_memory
 from fractus_trainers.online import OnlineTrainer
 
 PROBE_REPEATS = 4
