@@ -297,6 +297,20 @@ DATA = Group(
     ),
 )
 
+GPTS: dict[int, list[dict[str, Any]]] = {
+    60: [
+        {"n_layers": 4, "lr": 1e-3, "schedule": "cosine"},
+        {"n_layers": 4, "lr": 4e-3, "schedule": "wsd"},
+        {"n_layers": 3, "lr": 4e-3, "schedule": "wsd"},
+        {"n_layers": 3, "lr": 4e-3, "schedule": "wsd", "compiled": True},
+    ],
+    180: [
+        {"n_layers": 4, "lr": 4e-3, "schedule": "wsd", "compiled": True},
+        {"n_layers": 3, "lr": 4e-3, "schedule": "wsd", "compiled": True},
+    ],
+}
+"""By the seconds that they have: the recipes that do well in it."""
+
 RACE = Group(
     name="race",
     text="Fractus (`fractus run`, as a command) and plain networks, trained one after the other "
@@ -319,12 +333,7 @@ RACE = Group(
                     *("--cpu.lr", "0.014", "--cpu.warmup_steps", "40", "--cpu.final_lr", "0.01"),
                     *("--cpu.reset_probability", "0.02"),
                 ],
-                controls=[
-                    {"n_layers": 4, "lr": 1e-3, "schedule": "cosine"},
-                    {"n_layers": 4, "lr": 4e-3, "schedule": "wsd"},
-                    {"n_layers": 3, "lr": 4e-3, "schedule": "wsd"},
-                    {"n_layers": 3, "lr": 4e-3, "schedule": "wsd", "compiled": True},
-                ],
+                controls=GPTS[seconds],
                 limit=2400,
                 repeats=1,
             )
