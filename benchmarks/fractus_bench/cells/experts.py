@@ -57,9 +57,8 @@ def dispatch(*, repeats: int, n_experts: int, tokens: int) -> Measured:
 def step(*, repeats: int, n_experts: list[int], vocabulary: int) -> Measured:
     """The whole training step, of 8 rows of 128 tokens, by the number of experts."""
     calls = {}
-    options = {"optimizer": "sgd", "chunk_len": 128}
     for E in n_experts:
         model = make_model(vocabulary, EngineConfig(**MIDDLE | {"n_experts": E}))
-        calls[f"{E} experts"] = training_step(*model, **options)
+        calls[f"{E} experts"] = training_step(*model, optimizer="sgd", chunk_len=128)
     labels = {f"{E} experts": {"E": E} for E in n_experts}
     return Measured(compare(calls, repeats, labels=labels), {"vocabulary": vocabulary})
