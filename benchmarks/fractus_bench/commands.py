@@ -93,6 +93,7 @@ def run(
 
     chosen = _choose(ctx, names)
     directory = out or results.default_directory()
+    results.require_savable(directory, (cell.name for cell in chosen))
     runner = Runner(_command(names, threads, repeats), threads, repeats)
     found = []
     with exit_on_sigterm(), Progress(len(chosen)) as progress:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,22 @@ COMMITTED, OWN = Path("benchmarks/results"), Path("bench-results")
 def default_directory() -> Path:
     """Where results go and are read from, unless the user says so: the repository's, if here."""
     return COMMITTED if COMMITTED.is_dir() else OWN
+
+
+def require_savable(directory: Path, cells: Iterable[str]) -> None:
+    """Raises `FractusError` now, if results of these cells could not be saved once measured."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FractusError(
+            f"cannot make {directory}: {error.strerror}; name another --out"
+        ) from None
+    if not os.access(directory, os.W_OK):
+        raise FractusError(f"cannot write in {directory}; name another --out")
+    for group in {cell.partition("/")[0] for cell in cells}:
+        file = directory / f"{group}.json"
+        if file.exists():
+            _read(file)
 
 
 def save(directory: Path, result: Result) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 import traceback
 from collections.abc import Sequence
 from itertools import takewhile
@@ -24,6 +25,8 @@ from fractus_core.plugins.specs import CommandSpec
 
 INTERRUPTED = 130
 """What a shell says of a process that Ctrl-C ended: 128 + SIGINT."""
+HEARING = 1.0
+"""Seconds that the first of several processes has to say what is wrong: all end with one."""
 _COMPLETION = "_FRACTUS_COMPLETE"
 """The variable in which a shell asks for completions; click's convention."""
 
@@ -78,11 +81,14 @@ def _entry(ctx: click.Context, name: str) -> Entry[CommandSpec]:
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name=OWN, message="%(prog)s %(version)s")
 @click.option("--debug", is_flag=True, help="Print the traceback of an error.")
-def fractus(debug: bool) -> None:
+@click.pass_context
+def fractus(ctx: click.Context, debug: bool) -> None:
     """Train one persistent-state engine on any modality.
 
     Front-ends, trainers and more commands come from plugins: see 'fractus plugins list'.
     """
+    if ctx.invoked_subcommand not in (None, "run"):
+        torchrun.require_one(ctx, str(ctx.invoked_subcommand))
 
 
 def main(args: Sequence[str] | None = None) -> int:
@@ -104,7 +110,10 @@ def main(args: Sequence[str] | None = None) -> int:
     except click.exceptions.Exit as exit_:
         return exit_.exit_code
     except click.ClickException as error:
-        return _report_misuse(error) if torchrun.number() == 0 else error.exit_code
+        if torchrun.number() > 0:  # the first says it, for which torchrun has to leave it time
+            time.sleep(HEARING)
+            return error.exit_code
+        return _report_misuse(error)
     except ToldError:
         return 1
     except (click.Abort, KeyboardInterrupt) as error:

@@ -195,7 +195,10 @@ def run(
             if options[name] is not None:
                 give(ctx, trainer, options[name])
         [(name, chosen)] = trainer.items()
-        torchrun.require_parallel(ctx, name, chosen, "give --parallel ddp or fsdp2")
+        do = "give --parallel ddp or fsdp2"
+        if "parallel" not in chosen:
+            do = "leave out torchrun, or choose a trainer with an option `parallel`, as gpu1b"
+        torchrun.require_parallel(ctx, name, chosen, do)
     link = _link(ctx, options)
     if torchrun.processes() > 1:
         _refuse(ctx, ("brain", "stages", "grow_from"), "cannot go with torchrun: use one process")

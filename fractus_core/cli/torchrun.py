@@ -15,15 +15,38 @@ import click
 
 from fractus_core.errors import FractusError
 
+VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+"""Of torchrun. A shell may have some of them for other reasons."""
+
 
 def processes() -> int:
-    """That were started together with this one, by torchrun or whatever sets its variables."""
-    return int(os.environ.get("WORLD_SIZE", "1")) if "RANK" in os.environ else 1
+    """That were started together with this one, by torchrun or whatever sets its variables.
+
+    Raises:
+        FractusError: if the variables make no sense.
+    """
+    if any(name not in os.environ for name in VARIABLES):
+        return 1
+    told = {name: os.environ[name] for name in ("RANK", "WORLD_SIZE")}
+    try:
+        rank, world = map(int, told.values())
+    except ValueError:
+        rank, world = -1, 0
+    if not 0 <= rank < world:
+        said = ", ".join(f"{name}={value}" for name, value in told.items())
+        raise FractusError(
+            f"{said}: this process should be one of several, numbered from 0; start them with "
+            "torchrun, or unset these variables"
+        )
+    return world
 
 
 def number() -> int:
-    """Of this one among them, from 0."""
-    return int(os.environ["RANK"]) if processes() > 1 else 0
+    """Of this one among them, from 0; 0 too where the variables make no sense."""
+    try:
+        return int(os.environ["RANK"]) if processes() > 1 else 0
+    except FractusError:
+        return 0
 
 
 @contextmanager
@@ -42,6 +65,16 @@ def require_parallel(ctx: click.Context, name: str, options: Mapping[str, Any], 
     if processes() > 1 and options.get("parallel", "none") == "none":
         raise click.UsageError(
             f"torchrun started {processes()} processes, and trainer {name!r} computes in one: {do}",
+            ctx,
+        )
+
+
+def require_one(ctx: click.Context, command: str) -> None:
+    """Raises `click.UsageError` if several processes were started, for all would do the same."""
+    if processes() > 1:
+        raise click.UsageError(
+            f"torchrun started {processes()} processes, and {command!r} computes in one: leave out "
+            "torchrun",
             ctx,
         )
 

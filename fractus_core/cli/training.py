@@ -19,6 +19,7 @@ from fractus_core.errors import FractusError
 from fractus_core.plugins.registry import Registry, load_target
 from fractus_core.runs import ranks
 from fractus_core.runs.assembly import infer_frontend, plug_trainer
+from fractus_core.runs.budget import Budget
 from fractus_core.runs.config import RunConfig
 from fractus_core.runs.directory import RunDirectory
 from fractus_core.runs.reporter import Reporter
@@ -141,8 +142,18 @@ def suggestions(run: Run, uses: list[str]) -> list[str]:
         *("  " + use.replace("{run}", path) for use in uses),
         f"  fractus eval {path}",
         *brain,
-        f"  fractus run --resume {path} --steps {2 * run.spent.steps}",
+        f"  fractus run --resume {path} {_twice(run.config.budget)}",
     ]
+
+
+def _twice(budget: Budget) -> str:
+    """The option that gives as much again, in the unit in which it was given."""
+    if budget.steps:
+        return f"--steps {2 * budget.steps}"
+    if budget.tokens:
+        return f"--tokens {2 * budget.tokens}"
+    assert budget.seconds is not None
+    return f"--minutes {2 * budget.seconds / 60:g}"
 
 
 def dry_run(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
@@ -17,18 +19,24 @@ from fractus_core.errors import FractusError
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_COMPILERS = ("g++", "clang++", "c++", "cl")
-
 
 def require_compiler() -> None:
-    """Raises `FractusError` if there is no C++ compiler: torch's own error is a page long."""
-    names = [os.environ.get("CXX", ""), *_COMPILERS]
-    if not any(name and shutil.which(name) for name in names):
-        raise FractusError("compiling needs a C++ compiler, and there is none: leave it out")
+    """Raises `FractusError` if there is no C++ compiler: torch's own error is a page long.
+
+    The one that torch takes: what `CXX` names, else g++, on a Mac clang++.
+    """
+    named = os.environ.get("CXX")
+    compiler = named or {"darwin": "clang++", "win32": "cl"}.get(sys.platform, "g++")
+    told = f"{compiler} (CXX is {named or 'not set'})"
+    if shutil.which(compiler) is None:
+        raise FractusError(f"compiling needs a C++ compiler: there is no {told}; leave it out")
+    asked = [compiler] if sys.platform == "win32" else [compiler, "--version"]
+    if subprocess.run(asked, capture_output=True, check=False).returncode != 0:
+        raise FractusError(f"compiling needs a C++ compiler: {told} does not run; leave it out")
 
 
 def compile_tick(tick: Callable[P, R]) -> Callable[P, R]:
-    """`tick` as one program for each batch size, compiled when it is first called.
+    """`tick` as one program for each batch size, compiled when it is first called with it.
 
     Raises:
         FractusError: there is no C++ compiler.

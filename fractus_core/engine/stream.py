@@ -31,15 +31,18 @@ class Stream:
         self.state = engine.initial_state(batch_size) if state is None else state
         self._tick = self._eager_tick
 
+    @torch.no_grad()
     def compile(self) -> None:
-        """Have `torch.compile` make one program of a tick; the first tick then takes its time.
+        """Have `torch.compile` make one program of a tick, now, for this number of streams.
+
+        Thinking, a tick without input, is another program, made when it is wanted.
 
         Raises:
             FractusError: there is no C++ compiler.
         """
-        with torch.no_grad():  # what is made once is made before: the program has it then
-            self._eager_tick(None, self.state)
+        self._eager_tick(None, self.state)  # what is made once is made before: the program has it
         self._tick = compile_tick(self._eager_tick)
+        self._tick(torch.zeros_like(self.state.thought), self.state)
 
     def tick_chunk_train(self, observations: Tensor) -> tuple[Tensor, Tensor]:
         """Read observations (B, ...), differentiably: logits (B, C, answers), scalar lb loss.
@@ -55,7 +58,8 @@ class Stream:
     def read(self, observations: Tensor) -> tuple[Tensor, Tensor]:
         """Read observations of any length; answer at the end only, as `tick` does."""
         vectors = self._embed(observations)
-        hidden, self.state = self.engine.tick_chunk(vectors, self.state)
+        hidden, state = self.engine.tick_chunk(vectors, self.state)
+        self.state = state.map(Tensor.contiguous)  # as ticks leave it, and a program expects it
         last = hidden[:, -1]
         return self.frontend.answer(last), self.engine.confidence_logit(last).sigmoid()
 

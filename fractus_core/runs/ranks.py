@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -29,25 +30,44 @@ has died it is told at once, by its connection."""
 HEARING = timedelta(seconds=2)
 """How long ranks with an error wait to hear whether others have the same."""
 
+_launcher = 0
+"""The process that started this one."""
 _control: dist.ProcessGroup | None = None
 """For agreements, on the processors. None in a run of one process."""
 
 
 def join() -> None:
-    """Become one of the ranks that torchrun's environment tells of."""
-    global _control
-    store, number, count = next(iter(rendezvous("env://")))
+    """Become one of the ranks that torchrun's environment tells of.
+
+    Raises:
+        FractusError: if the others cannot be reached.
+    """
+    global _control, _launcher
+    _launcher = os.getppid()
     # torchrun may have started all before, and keeps its store: nothing of that is to be read.
     attempt = f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
-    dist.init_process_group(
-        "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo",
-        store=PrefixStore(attempt, store),
-        rank=number,
-        world_size=count,
-    )
-    made = dist.new_group(backend="gloo", timeout=PATIENCE)
+    try:
+        store, number, count = next(iter(rendezvous("env://")))
+        dist.init_process_group(
+            "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo",
+            store=PrefixStore(attempt, store),
+            rank=number,
+            world_size=count,
+        )
+        made = dist.new_group(backend="gloo", timeout=PATIENCE)
+    except (ValueError, RuntimeError) as error:
+        place = ":".join(os.environ.get(name, "?") for name in ("MASTER_ADDR", "MASTER_PORT"))
+        raise FractusError(
+            f"cannot reach the other processes at {place} (MASTER_ADDR, MASTER_PORT): "
+            f"{describe(error)}; start them all with torchrun"
+        ) from error
     assert isinstance(made, dist.ProcessGroup)
     _control = made
+
+
+def orphaned() -> bool:
+    """Whether what started this rank is gone, as a killed torchrun."""
+    return world() > 1 and os.getppid() != _launcher
 
 
 def leave() -> None:
@@ -193,14 +213,18 @@ def _is_of_the_network(error: RuntimeError) -> bool:
 
 
 def settled(error: FractusError) -> FractusError:
-    """`error`, or `ToldError` where another rank says the same. It may be that no other is left."""
-    if world() == 1 or isinstance(error, ToldError):
+    """`error`, or `ToldError` where another rank says the same. It may be that no other is left.
+
+    torchrun ends all ranks when one has ended: rank 0 has to have spoken before.
+    """
+    if world() == 1:
         return error
     store, mine = dist.distributed_c10d._get_default_store(), str(error)
     with suppress(RuntimeError):  # of a store that is gone, or a rank that has no error
         if isinstance(error, LostError):  # who notices first, speaks
             return error if store.add("lost", 1) == 1 else ToldError(mine)
         if is_first():
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
             store.set("error", mine)
             store.wait([f"heard by {other}" for other in range(1, world())], HEARING)
             return error

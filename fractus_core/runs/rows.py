@@ -24,8 +24,9 @@ class OwnRows:
         """Raises `FractusError` if the ranks cannot have equally many."""
         if source.rows % ranks.world():
             raise FractusError(
-                f"{source.rows} rows cannot be shared evenly by {ranks.world()} processes: give a "
-                f"batch_size that is a multiple of {ranks.world()}"
+                f"{source.rows} rows cannot be shared evenly by {ranks.world()} processes: start "
+                f"as many as divide {source.rows}, or a run with a batch_size that is a multiple "
+                f"of {ranks.world()}"
             )
         self.fingerprint = source.fingerprint
         self.rows = source.rows // ranks.world()

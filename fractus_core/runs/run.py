@@ -277,7 +277,7 @@ class Run:
             (self.spent.seconds, seconds_since), asked = ranks.agree(
                 self.spent.seconds,
                 time.monotonic() - last_saved[1],
-                asked=interruption.noticed is not None,
+                asked=interruption.noticed is not None or ranks.orphaned(),
             )
             if asked and interruption.requested is None:
                 interruption.requested = interruption.noticed or signal.SIGTERM

@@ -164,3 +164,16 @@ def test_model(capsys: pytest.CaptureFixture[str]) -> None:
     assert "1,048,630,177" in out
     assert main(["bench", "model", "--set", "d_model=7"]) == 2
     assert "d_model" in one_line(capsys.readouterr().err)
+
+
+def test_results_that_could_not_be_saved_are_not_measured(
+    fakes: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (fakes / "there").mkdir()
+    (fakes / "there" / "fake.json").write_text("{")
+    (fakes / "file").write_text("")
+    for directory, words in {"there": "damaged results", "file/below": "cannot make"}.items():
+        assert main(["bench", "run", "fake/work", "--out", directory]) == 1
+        told = capsys.readouterr()
+        assert words in told.err and "fake/work" not in told.err
+    assert (fakes / "there" / "fake.json").read_text() == "{"

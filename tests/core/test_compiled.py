@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 
-from fractus_core.api import ContinuousThoughtEngine, EngineConfig, Stream
+from fractus_core.api import ContinuousThoughtEngine, EngineConfig, FractusError, Stream
 from fractus_text.embedding import TiedEmbedding
+from fractus_trainers.compiled import Compilations
 
 
 @pytest.mark.slow
@@ -28,13 +31,18 @@ def test_compiled_ticks_are_the_same_ticks(streams: int, n_experts: int) -> None
     tokens = torch.randint(50, (12, streams))
     plain, compiled = (Stream(engine, head, batch_size=streams) for _ in range(2))
     compiled.compile()
+    made = Compilations()
     for t, token in enumerate(tokens):
         if t == 7:  # rows need not be at the same position
             rows = torch.arange(streams) == 0
             plain.reset(rows)
             compiled.reset(rows)
+        if t == 9:  # after a prompt, too, no other program is needed
+            for stream in (plain, compiled):
+                stream.read(tokens[:3].T)
         for found, expected in zip(compiled.tick(token), plain.tick(token), strict=True):
             torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    assert made.since() == 0
     for stream in (plain, compiled):
         stream.think(confidence=1.1, max_ticks=2)
     for found, expected in (
@@ -43,4 +51,14 @@ def test_compiled_ticks_are_the_same_ticks(streams: int, n_experts: int) -> None
     ):
         torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
     assert compiled.state.position.tolist() == plain.state.position.tolist()
-    assert compiled.state.position.tolist() == [7] + (streams - 1) * [14]
+    assert compiled.state.position.tolist() == [10] + (streams - 1) * [17]
+
+
+@pytest.mark.parametrize("compiler", ["/nowhere/g++", "false"])
+def test_a_compiler_that_does_not_run(compiler: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", compiler)
+    stream = Stream(
+        ContinuousThoughtEngine(EngineConfig(d_model=32, d_ff=32)), TiedEmbedding(50, 32)
+    )
+    with pytest.raises(FractusError, match=re.escape(f"CXX is {compiler}")):
+        stream.compile()

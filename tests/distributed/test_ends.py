@@ -10,6 +10,7 @@ import time
 from functools import partial
 from pathlib import Path
 
+import psutil
 import pytest
 from running import TOKENS, newest, resume, wait_until
 from torchrunning import Job, Team, cursors, distance, job, losses, run_in, started
@@ -171,3 +172,28 @@ def test_what_all_find_wrong_is_said_once(tmp_path: Path, corpus: Path) -> None:
         assert of_fractus(of_other) == []
     # Of the last, what was written is a run.
     assert main(resume(out, "--steps", "1")) in (0, 1)
+
+
+def test_what_the_first_finds_wrong_is_said_before_torchrun_ends_it(
+    tmp_path: Path, corpus: Path
+) -> None:
+    out = tmp_path / "run"
+    out.mkdir()
+    with job(2, started(corpus, out, "--parallel", "ddp")) as running:
+        code, _, err = running.wait(60)
+    assert code == 1
+    [line] = of_fractus(err)
+    assert f"{out} exists" in line
+
+
+@pytest.mark.slow
+def test_processes_whose_torchrun_was_killed_save_and_end(tmp_path: Path, corpus: Path) -> None:
+    out = tmp_path / "run"
+    with job(2, started(corpus, out, "--parallel", "ddp", *LONG)) as running:
+        wait_until(partial(has_saved, out, running))
+        left_alone = list(running.ranks().values())
+        running.signal(signal.SIGKILL)
+        _, alive = psutil.wait_procs(left_alone, timeout=30)
+    assert alive == []
+    steps = int(newest(out)) // TOKENS
+    assert main(resume(out, "--steps", str(steps + 1))) == 0

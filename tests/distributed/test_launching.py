@@ -12,6 +12,7 @@ from fractus_core.cli.main import main
 
 DDP = ("--parallel", "ddp")
 PLAIN = ("--trainer", "cpu")
+STARTED = {"MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
 
 
 @pytest.mark.parametrize(
@@ -35,7 +36,8 @@ def test_under_torchrun(
     args = started(corpus, tmp_path / "run", *options)
     if "--stages" in options:
         del args[args.index("--preset") : args.index("--preset") + 2]
-    monkeypatch.setenv("WORLD_SIZE", "2")
+    for name, value in {**STARTED, "WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
     for rank in ("1", "0"):
         monkeypatch.setenv("RANK", rank)
         assert main(args) == 2
@@ -87,11 +89,43 @@ def test_a_run_of_one_process_goes_on_in_one(
     out = tmp_path / "run"
     assert main(started(corpus, out, "--steps", "1")) == 0
     capsys.readouterr()
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setenv("RANK", "0")
+    for name, value in {**STARTED, "RANK": "0", "WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
     monkeypatch.setattr("fractus_core.runs.ranks.join", lambda: None)
     monkeypatch.setattr("fractus_core.runs.ranks.leave", lambda: None)
     assert main(["run", "--resume", str(out), "--steps", "2"]) == 2
     line = one_line(capsys.readouterr().err)
     assert "2 processes" in line
     assert "go on without torchrun" in line
+
+
+@pytest.mark.parametrize(
+    ("rank", "world"), [("0", "two"), ("", "2"), ("2", "2"), ("-1", "2"), ("0", "0")]
+)
+def test_variables_that_make_no_sense(
+    rank: str, world: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {**STARTED, "RANK": rank, "WORLD_SIZE": world}.items():
+        monkeypatch.setenv(name, value)
+    assert main(["--version"]) == 0
+    assert main(["trainers"]) == 1
+    line = one_line(capsys.readouterr().err)
+    assert f"RANK={rank}, WORLD_SIZE={world}" in line and "torchrun" in line
+
+
+def test_variables_that_are_not_all_of_torchrun(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert main(["trainers"]) == 0
+    assert "gpu1b" in capsys.readouterr().out
+
+
+def test_other_commands_are_of_one_process(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {**STARTED, "RANK": "0", "WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    assert main(["eval", "somewhere"]) == 2
+    assert "2 processes, and 'eval' computes in one" in one_line(capsys.readouterr().err)

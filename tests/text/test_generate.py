@@ -175,16 +175,22 @@ def test_no_token_costs_more_than_another(run: Path, monkeypatch: pytest.MonkeyP
     """After a prompt of 5 tokens or of 5,000: the state is as large, and each reads one vector."""
     read: list[int] = []
     sizes: list[int] = []
-    tick_chunk_train = type(opened(run)[0].engine).tick_chunk_train
+    engine_class = type(opened(run)[0].engine)
+    tick_chunk_train, tick_vec = engine_class.tick_chunk_train, engine_class.tick_vec
 
-    def watch(engine: Any, vectors: Tensor, state: EngineState, *rest: Any) -> Any:
-        result = tick_chunk_train(engine, vectors, state, *rest)
+    def watch_chunk(engine: Any, vectors: Tensor, *rest: Any) -> Any:
         read.append(vectors.shape[1])
-        if vectors.shape[1] == 1:
-            sizes.append(size(result[2]))
+        return tick_chunk_train(engine, vectors, *rest)
+
+    def watch_tick(engine: Any, vector: Tensor, state: EngineState) -> Any:
+        result = tick_vec(engine, vector, state)
+        assert vector.shape == state.thought.shape
+        read.append(1)
+        sizes.append(size(result[2]))
         return result
 
-    monkeypatch.setattr(type(opened(run)[0].engine), "tick_chunk_train", watch)
+    monkeypatch.setattr(engine_class, "tick_chunk_train", watch_chunk)
+    monkeypatch.setattr(engine_class, "tick_vec", watch_tick)
     for length in (5, 5000):
         read.clear()
         prompt = long_prompt(5) if length == 5 else "fox " * 1250

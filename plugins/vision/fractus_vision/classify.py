@@ -49,10 +49,11 @@ def classify(
     import torch
 
     from fractus_core.api import Stream, open_run
+
+    opened = open_run(run, allow_previous=allow_previous)  # which tells if images cannot be read
     from fractus_vision.decoding import InvalidItemError, decode, refusing_bombs
     from fractus_vision.frontend import VisionFrontend, look
 
-    opened = open_run(run, allow_previous=allow_previous)
     engine, eyes = opened.model.engine, opened.frontend(VisionFrontend, frontend, does="sees")
 
     reports: list[dict[str, Any]] = []
