@@ -59,7 +59,7 @@ class Stream:
         """Read observations of any length; answer at the end only, as `tick` does."""
         vectors = self._embed(observations)
         hidden, state = self.engine.tick_chunk(vectors, self.state)
-        self.state = state.map(Tensor.contiguous)  # as ticks leave it, and a program expects it
+        self.state = state.map(_as_new)  # as ticks leave it, and a program expects it
         last = hidden[:, -1]
         return self.frontend.answer(last), self.engine.confidence_logit(last).sigmoid()
 
@@ -115,3 +115,8 @@ class Stream:
     def _embed(self, observations: Tensor) -> Tensor:
         """Whatever device they are on."""
         return self.frontend.embed(observations.to(self.engine.log_decay.device))
+
+
+def _as_new(x: Tensor) -> Tensor:
+    """Contiguous, and where there is but one row its stride, too, is that of a new tensor."""
+    return x.contiguous().view(-1).view(x.shape)
