@@ -29,16 +29,14 @@ def require_savable(directory: Path, cells: Iterable[str]) -> None:
         ) from None
     if not os.access(directory, os.W_OK):
         raise FractusError(f"cannot write in {directory}; name another --out")
-    for group in {cell.partition("/")[0] for cell in cells}:
-        file = directory / f"{group}.json"
+    for file in {_file(directory, cell) for cell in cells}:
         if file.exists():
             _read(file)
 
 
 def save(directory: Path, result: Result) -> None:
     """Replace the cell's entry in its group's file."""
-    group = result["cell"].partition("/")[0]
-    file = directory / f"{group}.json"
+    file = _file(directory, result["cell"])
     entries = _read(file) if file.exists() else {}
     entries[result["cell"]] = result
     text = json.dumps(dict(sorted(entries.items())), indent=1, ensure_ascii=False)
@@ -58,6 +56,11 @@ def load(directory: Path) -> dict[str, Result]:
     if not files:
         raise FractusError(f"no results in {directory}; make some with fractus bench run")
     return {name: result for file in files for name, result in _read(file).items()}
+
+
+def _file(directory: Path, cell: str) -> Path:
+    """Of the cell's group."""
+    return directory / f"{cell.partition('/')[0]}.json"
 
 
 def _read(file: Path) -> dict[str, Result]:

@@ -88,7 +88,7 @@ def fractus(ctx: click.Context, debug: bool) -> None:
     Front-ends, trainers and more commands come from plugins: see 'fractus plugins list'.
     """
     if ctx.invoked_subcommand not in (None, "run"):
-        torchrun.require_one(ctx, str(ctx.invoked_subcommand))
+        torchrun.require_one(ctx, repr(ctx.invoked_subcommand))
 
 
 def main(args: Sequence[str] | None = None) -> int:

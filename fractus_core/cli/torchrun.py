@@ -63,19 +63,14 @@ def speaking() -> Iterator[None]:
 def require_parallel(ctx: click.Context, name: str, options: Mapping[str, Any], do: str) -> None:
     """Raises `click.UsageError` if several processes were started, and the trainer uses one."""
     if processes() > 1 and options.get("parallel", "none") == "none":
-        raise click.UsageError(
-            f"torchrun started {processes()} processes, and trainer {name!r} computes in one: {do}",
-            ctx,
-        )
+        require_one(ctx, f"trainer {name!r}", do)
 
 
-def require_one(ctx: click.Context, command: str) -> None:
+def require_one(ctx: click.Context, who: str, do: str = "leave out torchrun") -> None:
     """Raises `click.UsageError` if several processes were started, for all would do the same."""
     if processes() > 1:
         raise click.UsageError(
-            f"torchrun started {processes()} processes, and {command!r} computes in one: leave out "
-            "torchrun",
-            ctx,
+            f"torchrun started {processes()} processes, and {who} computes in one: {do}", ctx
         )
 
 

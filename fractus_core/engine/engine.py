@@ -140,9 +140,11 @@ class ContinuousThoughtEngine(nn.Module):
         vectors = torch.zeros_like(state.thought) if vector is None else vector
         vectors = vectors.unsqueeze(1)
         self._check(vectors, state)
-        entering = self._entering(state.position)
-        if vector is None:
-            entering = torch.ones_like(state.position, dtype=torch.bool)
+        entering = (
+            torch.ones_like(state.position, dtype=torch.bool)
+            if vector is None
+            else self._entering(state.position)
+        )
         hidden, _, state = self._read(vectors, state, entering, None)
         hidden = hidden[:, 0]
         return hidden, self.confidence_logit(hidden).sigmoid(), state

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from fractus_core.contract import Trainer
 from fractus_core.growth.growth import Trees
 from fractus_core.growth.model import Grown
-from fractus_core.runs.model import Model, as_module
+from fractus_core.runs.model import Model
 from fractus_core.runs.optimizers import optimizers_of
 
 POWERS = {
@@ -50,7 +50,7 @@ class Moments:
                     if key not in POWERS or not isinstance(value, Tensor):
                         return None
                     trees = kept.setdefault(
-                        (type(optimizer), key), {m: {} for m in _modules(model)}
+                        (type(optimizer), key), {m: {} for m, _ in model.modules()}
                     )
                     trees[module][name] = value.detach().cpu()
         return cls(kept) if optimizers else None
@@ -75,15 +75,10 @@ class Moments:
                         optimizer.state[parameter] = state
 
 
-def _modules(model: Model) -> dict[str, nn.Module]:
-    frontends = {f"frontend-{name}": as_module(f) for name, f in model.frontends.items()}
-    return {"engine": model.engine, **frontends}
-
-
 def _names(model: Model) -> dict[Tensor, tuple[str, str]]:
     return {
         parameter: (module, name)
-        for module, part in _modules(model).items()
+        for module, part in model.modules()
         for name, parameter in part.named_parameters()
     }
 

@@ -42,5 +42,4 @@ class Interruption:
     ) -> None:
         self._restore()
         if error is not None and ranks.world() > 1:
-            # torchrun ends all when one has ended; what this one has to say, it says first.
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            ranks.outlive_others()

@@ -24,20 +24,21 @@ class Model:
 
     def load(self, trees: Mapping[str, Any]) -> None:
         """Whole tensors, whether or not the modules are sharded."""
-        for name, module in self._modules():
+        for name, module in self.modules():
             module.load_state_dict(part_tree(trees[name], module.state_dict()))
 
     def trees(self) -> dict[str, Any]:
         """What `load` reads, if it is whole: `engine`, and `frontend-NAME` for each."""
-        return {name: module.state_dict() for name, module in self._modules()}
+        return {name: module.state_dict() for name, module in self.modules()}
 
     def parameter_count(self) -> int:
-        return sum(p.numel() for _, module in self._modules() for p in module.parameters())
+        return sum(p.numel() for _, module in self.modules() for p in module.parameters())
 
     def is_sharded(self) -> bool:
-        return any(is_sharded(p) for _, module in self._modules() for p in module.parameters())
+        return any(is_sharded(p) for _, module in self.modules() for p in module.parameters())
 
-    def _modules(self) -> Iterator[tuple[str, nn.Module]]:
+    def modules(self) -> Iterator[tuple[str, nn.Module]]:
+        """Engine and front-ends, by the names of their trees."""
         yield "engine", self.engine
         for name, frontend in self.frontends.items():
             yield f"frontend-{name}", as_module(frontend)

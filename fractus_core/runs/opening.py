@@ -18,7 +18,7 @@ from fractus_core.runs.assembly import make_model, newest_checkpoint, open_sourc
 from fractus_core.runs.checkpoint import Checkpoint
 from fractus_core.runs.config import PluggedFrontend, RunConfig
 from fractus_core.runs.directory import RunDirectory
-from fractus_core.runs.model import Model, as_module
+from fractus_core.runs.model import Model
 
 F = TypeVar("F")
 
@@ -93,7 +93,7 @@ def open_with(registry: Registry, path: Path, *, allow_previous: bool = False) -
         if brain.exists
         else _open_run(registry, run, allow_previous=allow_previous)
     )
-    for module in (opened.model.engine, *map(as_module, opened.model.frontends.values())):
+    for _, module in opened.model.modules():
         module.eval()
     return opened
 

@@ -212,11 +212,13 @@ def _is_of_the_network(error: RuntimeError) -> bool:
     return isinstance(error, dist.DistError) or any(word in str(error) for word in words)
 
 
-def settled(error: FractusError) -> FractusError:
-    """`error`, or `ToldError` where another rank says the same. It may be that no other is left.
+def outlive_others() -> None:
+    """torchrun ends all ranks when one has ended: what this one has to say, it says first."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
-    torchrun ends all ranks when one has ended: rank 0 has to have spoken before.
-    """
+
+def settled(error: FractusError) -> FractusError:
+    """`error`, or `ToldError` where another rank says the same. It may be that no other is left."""
     if world() == 1:
         return error
     store, mine = dist.distributed_c10d._get_default_store(), str(error)
@@ -224,7 +226,7 @@ def settled(error: FractusError) -> FractusError:
         if isinstance(error, LostError):  # who notices first, speaks
             return error if store.add("lost", 1) == 1 else ToldError(mine)
         if is_first():
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            outlive_others()
             store.set("error", mine)
             store.wait([f"heard by {other}" for other in range(1, world())], HEARING)
             return error

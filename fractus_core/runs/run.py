@@ -38,7 +38,7 @@ from fractus_core.runs.directory import RunDirectory
 from fractus_core.runs.files import write_json
 from fractus_core.runs.interrupt import Interruption
 from fractus_core.runs.metrics import MetricsLog
-from fractus_core.runs.model import Model, as_module, eval_mode
+from fractus_core.runs.model import Model, eval_mode
 from fractus_core.runs.reporter import Reporter
 from fractus_core.runs.rows import OwnRows, all_rows, own_rows
 from fractus_core.runs.sharded import whole_tree
@@ -389,7 +389,7 @@ class Run:
         with torch.random.fork_rng(devices=[]):
             model = self._fresh()
         model.load(trees)
-        for module in (model.engine, *map(as_module, model.frontends.values())):
+        for _, module in model.modules():
             module.to(self.model.engine.log_decay.device)
         return model
 

@@ -12,7 +12,13 @@ from fractus_core.cli.main import main
 
 DDP = ("--parallel", "ddp")
 PLAIN = ("--trainer", "cpu")
-STARTED = {"MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
+
+
+def start_as(monkeypatch: pytest.MonkeyPatch, rank: str, world: str) -> None:
+    """What torchrun tells a process; nobody is there."""
+    place = {"MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
+    for name, value in {**place, "RANK": rank, "WORLD_SIZE": world}.items():
+        monkeypatch.setenv(name, value)
 
 
 @pytest.mark.parametrize(
@@ -36,10 +42,8 @@ def test_under_torchrun(
     args = started(corpus, tmp_path / "run", *options)
     if "--stages" in options:
         del args[args.index("--preset") : args.index("--preset") + 2]
-    for name, value in {**STARTED, "WORLD_SIZE": "2"}.items():
-        monkeypatch.setenv(name, value)
     for rank in ("1", "0"):
-        monkeypatch.setenv("RANK", rank)
+        start_as(monkeypatch, rank, "2")
         assert main(args) == 2
         told = capsys.readouterr()
         assert told.out == ""
@@ -89,8 +93,7 @@ def test_a_run_of_one_process_goes_on_in_one(
     out = tmp_path / "run"
     assert main(started(corpus, out, "--steps", "1")) == 0
     capsys.readouterr()
-    for name, value in {**STARTED, "RANK": "0", "WORLD_SIZE": "2"}.items():
-        monkeypatch.setenv(name, value)
+    start_as(monkeypatch, "0", "2")
     monkeypatch.setattr("fractus_core.runs.ranks.join", lambda: None)
     monkeypatch.setattr("fractus_core.runs.ranks.leave", lambda: None)
     assert main(["run", "--resume", str(out), "--steps", "2"]) == 2
@@ -105,8 +108,7 @@ def test_a_run_of_one_process_goes_on_in_one(
 def test_variables_that_make_no_sense(
     rank: str, world: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in {**STARTED, "RANK": rank, "WORLD_SIZE": world}.items():
-        monkeypatch.setenv(name, value)
+    start_as(monkeypatch, rank, world)
     assert main(["--version"]) == 0
     assert main(["trainers"]) == 1
     line = one_line(capsys.readouterr().err)
@@ -125,7 +127,6 @@ def test_variables_that_are_not_all_of_torchrun(
 def test_other_commands_are_of_one_process(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in {**STARTED, "RANK": "0", "WORLD_SIZE": "2"}.items():
-        monkeypatch.setenv(name, value)
+    start_as(monkeypatch, "0", "2")
     assert main(["eval", "somewhere"]) == 2
     assert "2 processes, and 'eval' computes in one" in one_line(capsys.readouterr().err)

@@ -61,7 +61,7 @@ def _finite(ctx: click.Context, parameter: click.Parameter, value: float) -> flo
     "--compile/--no-compile",
     "compiled",
     default=False,
-    help="Compile first (with a C++ compiler, some 15 s): several times faster then.",
+    help="Compile first (with a C++ compiler, some 20 s): several times faster then.",
 )
 @click.option("--frontend", help="Which, where there are several.  [default: the first]")
 @click.option("--allow-previous", is_flag=True, help="Use an older checkpoint if need be.")
