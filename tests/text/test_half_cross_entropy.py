@@ -11,52 +11,63 @@ from fractus_text import logits
 from fractus_text.embedding import TiedEmbedding
 from fractus_text.half_cross_entropy import half_cross_entropy
 
+B, C, D_MODEL, V = 12, 25, 64, 500
 
-def inputs(rows: int = 300, d: int = 64, vocabulary: int = 500) -> tuple[Tensor, Tensor, Tensor]:
+
+def inputs() -> tuple[Tensor, Tensor, Tensor]:
     draw = torch.Generator().manual_seed(0)
-    hidden = torch.randn(rows, d, generator=draw).bfloat16()
-    weight = (0.3 * torch.randn(vocabulary, d, generator=draw)).bfloat16()
-    return hidden, weight, torch.randint(vocabulary, (rows,), generator=draw)
+    hidden = torch.randn(B, C, D_MODEL, generator=draw).bfloat16()
+    weight = (0.3 * torch.randn(V, D_MODEL, generator=draw)).bfloat16()
+    return hidden, weight, torch.randint(V, (B, C), generator=draw)
 
 
 def error(actual: Tensor, expected: Tensor) -> float:
     return float((actual.double() - expected).norm() / expected.norm())
 
 
-@pytest.mark.parametrize("at_once", [2**24, 500 * 70, 1])
-def test_loss_and_gradients(monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
+@pytest.mark.parametrize(("at_once", "columns"), [(2**24, 4096), (V * 70, 4096), (V, 4096), (V, 9)])
+def test_loss_answers_and_gradients(
+    monkeypatch: pytest.MonkeyPatch, at_once: int, columns: int
+) -> None:
+    """By single rows, and by 70, which end within a stream."""
     monkeypatch.setattr(logits, "MOST", at_once)
+    monkeypatch.setattr("fractus_text.half_cross_entropy.COLUMNS", columns)
     hidden, weight, targets = inputs()
     h, w = hidden.double().requires_grad_(), weight.double().requires_grad_()
-    expected = F.cross_entropy(h @ w.T, targets)
+    expected_logits = h @ w.T
+    expected = F.cross_entropy(expected_logits.flatten(0, 1), targets.flatten())
     (3 * expected).backward()
     hidden.requires_grad_()
     weight.requires_grad_()
-    loss = half_cross_entropy(hidden, weight, targets)
+    loss, answers = half_cross_entropy(hidden, weight, targets)
     (3 * loss).backward()
     assert loss.dtype is torch.float32
+    chosen = expected_logits[:, -1].gather(1, answers.unsqueeze(1)).squeeze(1)
+    best = expected_logits[:, -1].max(-1).values
+    assert answers.shape == (B,) and ((best - chosen) <= best / 2**7).all()  # as near as bf16 is
     # A loss in bf16 would be off by up to 2e-3 of itself.
     assert abs(loss.item() - expected.item()) < 3e-4 * expected.item()
     assert h.grad is not None and w.grad is not None
     assert hidden.grad is not None and weight.grad is not None
     assert error(hidden.grad, h.grad) < 0.01
     # Single rows added up in bf16 lose more.
-    assert error(weight.grad, w.grad) < (0.01 if at_once > 1 else 0.05)
+    assert error(weight.grad, w.grad) < (0.01 if at_once > V else 0.05)
 
 
 def test_without_gradients_the_loss_is_the_same() -> None:
     hidden, weight, targets = inputs()
     with torch.no_grad():
-        alone = half_cross_entropy(hidden, weight, targets)
+        alone, _ = half_cross_entropy(hidden, weight, targets)
     weight.requires_grad_()
-    assert half_cross_entropy(hidden, weight, targets).item() == alone.item()
+    assert half_cross_entropy(hidden, weight, targets)[0].item() == alone.item()
 
 
 def test_a_certain_and_wrong_answer_costs_what_it_should() -> None:
     """60 nats: below what a probability in fp16 can say, not in bf16."""
-    hidden = torch.tensor([[60.0]], dtype=torch.bfloat16)
+    hidden = torch.tensor([[[60.0]]], dtype=torch.bfloat16)
     weight = torch.tensor([[1.0], [0.0]], dtype=torch.bfloat16)
-    assert half_cross_entropy(hidden, weight, torch.tensor([1])).item() == pytest.approx(60, 0.01)
+    loss, answers = half_cross_entropy(hidden, weight, torch.tensor([[1]]))
+    assert loss.item() == pytest.approx(60, 0.01) and answers.tolist() == [0]
 
 
 def test_the_front_end_uses_it_under_autocast() -> None:

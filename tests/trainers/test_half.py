@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from fractus_text.embedding import TiedEmbedding
 from fractus_trainers.half import HalfWeights
 
 
@@ -45,6 +46,32 @@ def test_sums_are_of_fp32_precision() -> None:
         (copy * size).sum().backward()
     assert module.weight.grad is not None
     assert (module.weight.grad == 276).all()
+
+
+def test_tokens_are_read_from_the_master() -> None:
+    """Their gradient, of a few rows, joins that of the head, which has all."""
+    torch.manual_seed(0)
+    embedding = TiedEmbedding(600, 64)
+    tokens, targets = torch.randint(600, (2, 4, 8))
+
+    def gradient() -> torch.Tensor:
+        embedding.weight.grad = None
+        vectors = embedding.embed(tokens)
+        assert vectors.dtype is torch.float32
+        (embedding.score(vectors, targets).loss + vectors.square().sum()).backward()
+        assert embedding.weight.grad is not None and not embedding.weight.grad.is_sparse
+        return embedding.weight.grad
+
+    expected = gradient()
+    half = HalfWeights(embedding)
+    master = embedding.weight
+    with half.in_place(), torch.autocast("cpu", dtype=torch.bfloat16):
+        vectors = embedding.embed(tokens)
+        master.grad = None
+        (embedding.score(vectors, targets).loss + vectors.square().sum()).backward()
+    assert vectors.dtype is torch.float32 and torch.equal(vectors, master[tokens])
+    assert master.grad is not None and not master.grad.is_sparse
+    assert (master.grad - expected).norm() < 0.01 * expected.norm()
 
 
 def test_refreshed_after_the_weights_changed() -> None:

@@ -30,8 +30,10 @@ class TiedEmbedding(nn.Module):
 
     def embed(self, observations: Tensor) -> Tensor:
         """Token ids (B, C) to vectors (B, C, d_model)."""
-        # The head's gradient is dense: only the rows that were read are added to it.
-        return F.embedding(observations, self.weight, sparse=observations.device.type == "cpu")
+        # The head's gradient is dense: only the rows that were read are added to it. In place, if
+        # the head has a copy of its own: autograd adds up the gradients of one tensor in new ones.
+        table: Tensor = getattr(self.weight, "master", self.weight)
+        return F.embedding(observations, table, sparse=observations.device.type == "cpu")
 
     def answer(self, hidden: Tensor) -> Tensor:
         """Hidden (..., d_model) to logits (..., V)."""
@@ -41,10 +43,18 @@ class TiedEmbedding(nn.Module):
         """Cross entropy of hidden (B, C, d_model) against the next tokens (B, C)."""
         if last:
             hidden, targets = hidden[:, -1:], targets[:, -1:]
-        loss = self._loss(hidden.reshape(-1, hidden.shape[-1]), targets.reshape(-1))
-        with torch.no_grad():
-            correct = self.answer(hidden[:, -1]).argmax(-1) == targets[:, -1]
-        return Score(loss=loss, weight=targets.numel(), correct=correct)
+        if torch.is_autocast_enabled(hidden.device.type):
+            loss, top = half_cross_entropy(hidden.bfloat16(), self.weight.bfloat16(), targets)
+        else:
+            loss = F.linear_cross_entropy(
+                hidden.flatten(0, 1),
+                self.weight,
+                targets.flatten(),
+                options=nn.LinearCrossEntropyOptions(batch_chunk_size=CE_CHUNK),
+            )
+            with torch.no_grad():
+                top = self.answer(hidden[:, -1]).argmax(-1)
+        return Score(loss=loss, weight=targets.numel(), correct=top == targets[:, -1])
 
     @torch.no_grad()
     def resample(
@@ -70,13 +80,3 @@ class TiedEmbedding(nn.Module):
         mixed = observations.clone()
         mixed[row, before + 1] = chosen.clamp(max=len(self.weight) - 1)
         return mixed
-
-    def _loss(self, hidden: Tensor, targets: Tensor) -> Tensor:
-        if torch.is_autocast_enabled(hidden.device.type):
-            return half_cross_entropy(hidden.bfloat16(), self.weight.bfloat16(), targets)
-        return F.linear_cross_entropy(
-            hidden,
-            self.weight,
-            targets,
-            options=nn.LinearCrossEntropyOptions(batch_chunk_size=CE_CHUNK),
-        )

@@ -22,6 +22,7 @@ class HalfWeights:
 
     (Micikevicius et al., arXiv 1710.03740, section 3.1.) Each gradient is bf16 only until it is
     complete: it is then added to the master's in fp32, so that never more than one is there.
+    A copy's `master` is for lookups, which gain nothing from lower precision.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -43,6 +44,7 @@ class HalfWeights:
             if master in self.copies
         ]
         for master, copy in self.copies.items():
+            copy.master = master  # type: ignore[attr-defined]
             copy.register_post_accumulate_grad_hook(partial(_collect, master))
 
     @torch.no_grad()
