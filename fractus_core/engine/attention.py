@@ -125,7 +125,7 @@ def attend_token(
     q1, k1, v1 = (t[:, :, 0].to(S.dtype) for t in (q, k, v))
     q1, k1 = q1.transpose(1, 2), k1.transpose(1, 2)  # (B, L, H, 1, D)
     carry = decay.carry.transpose(0, 1)
-    S = torch.addcmul(S * carry, k1.mT, v1.unsqueeze(1))
+    S = (S * carry).addcmul_(k1.mT, v1.unsqueeze(1))
     z = torch.addcmul(k1.squeeze(-2), z, carry.squeeze(-1))
     y = (q1 @ S) / ((q1 @ z.unsqueeze(-1)) + EPS)
     return y.transpose(1, 2).unsqueeze(2).to(q.dtype), S, z

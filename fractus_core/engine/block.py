@@ -65,6 +65,20 @@ class Block(nn.Module):
         self, h: Tensor, state: BlockState, decay: DecayFactors, probe: RoutingProbe | None = None
     ) -> tuple[Tensor, Tensor, BlockState]:
         """h (B, C, d_model); returns the new h, the scalar lb and the block's state after it."""
+        h, x, theta, state = self.mix(h, state, decay)
+        y, lb, chosen = self.experts(x, theta)
+        if probe is not None:
+            probe.add(theta, chosen, lb)
+        return h + y, lb, state
+
+    def mix(
+        self, h: Tensor, state: BlockState, decay: DecayFactors
+    ) -> tuple[Tensor, Tensor, Tensor, BlockState]:
+        """All before the experts; h (B, C, d_model).
+
+        Returns h with what attention adds, and what the experts read, both like h; their phases
+        (B, C, N); and the block's state.
+        """
         x, last_attention = self.norm_attention(h), state.shift_attention
         if self.shift_attention is not None:
             x, last_attention = self.shift_attention(x, last_attention)
@@ -76,7 +90,4 @@ class Block(nn.Module):
         x, last_experts = self.norm_experts(h), state.shift_experts
         if self.shift_experts is not None:
             x, last_experts = self.shift_experts(x, last_experts)
-        y, lb, chosen = self.experts(x, theta)
-        if probe is not None:
-            probe.add(theta, chosen, lb)
-        return h + y, lb, BlockState(S, z, clock, last_attention, last_experts)
+        return h, x, theta, BlockState(S, z, clock, last_attention, last_experts)

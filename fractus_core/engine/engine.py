@@ -99,7 +99,7 @@ class ContinuousThoughtEngine(nn.Module):
     forward = tick_chunk_train
 
     def compile_blocks(self, *, whole: bool = False, cuda_graphs: bool = False) -> None:
-        """Have `torch.compile` fuse the smooth parts of each block: attention and phases.
+        """Have `torch.compile` fuse what is smooth in each block: all before its experts.
 
         For chunks of one shape; each other shape is compiled anew when it comes.
 
@@ -115,8 +115,12 @@ class ContinuousThoughtEngine(nn.Module):
         require_compiler()
         mode = "reduce-overhead" if cuda_graphs else None
         for block in self.layers:
-            for part in (block,) if whole else (block.attention, block.phases):
-                part.compile(dynamic=False, mode=mode)
+            if whole:
+                block.compile(dynamic=False, mode=mode)
+            else:
+                block.mix = torch.compile(  # type: ignore[method-assign]
+                    block.mix, dynamic=False, mode=mode
+                )
 
     @torch.no_grad()
     def tick_chunk(self, vectors: Tensor, state: EngineState) -> tuple[Tensor, EngineState]:
