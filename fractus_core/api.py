@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from fractus_core import engine
 from fractus_core.allocator import keep_freed_memory
+from fractus_core.cli.numbers import finite
 from fractus_core.contract import (
     WHOLE,
     Batch,
@@ -82,6 +83,7 @@ __all__ = [
     "cache_directory",
     "cached",
     "content_hashes",
+    "finite",
     "hookimpl",
     "import_extra",
     "keep_freed_memory",

@@ -15,7 +15,7 @@ import click
 
 from fractus_bench import groups, results
 from fractus_bench.records import Cell
-from fractus_core.api import EngineConfig, FractusError
+from fractus_core.api import EngineConfig, FractusError, finite
 from fractus_core.cli import values
 
 
@@ -147,6 +147,7 @@ def report(directory: Path | None, output: Path) -> None:
 @click.option(
     "--peak",
     type=click.FloatRange(min=0, min_open=True),
+    callback=finite,
     metavar="GFLOPS",
     help="Also tell the time per token at so many GFLOP/s.",
 )

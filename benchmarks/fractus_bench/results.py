@@ -53,7 +53,7 @@ def load(directory: Path) -> dict[str, Result]:
         FractusError: there are none, or a file is damaged.
     """
     files = sorted(directory.glob("*.json"))
-    if not files:
+    if not files or (directory / "run.json").exists():  # of a training run, not of a cell
         raise FractusError(f"no results in {directory}; make some with fractus bench run")
     return {name: result for file in files for name, result in _read(file).items()}
 

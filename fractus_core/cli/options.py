@@ -12,6 +12,7 @@ from typing import Any, TypeAlias, TypeVar
 import click
 
 from fractus_core.cli.installed import registry
+from fractus_core.cli.numbers import finite
 from fractus_core.errors import FractusError
 from fractus_core.plugins.records import Entry
 from fractus_core.plugins.specs import FrontendSpec, Option, TrainerSpec
@@ -164,7 +165,7 @@ def click_option(entry: Selectable, option: Option) -> click.Option:
         default=option.default,
         # Of a pair click would show the name of the one that is taken.
         show_default=not is_bool,
-        callback=_finite,
+        callback=finite,
         metavar=None if is_bool or option.choices else type(option.default).__name__.upper(),
         help=f"{option.help}  [default: {'on' if option.default else 'off'}]"
         if is_bool
@@ -191,12 +192,6 @@ def _click_type(option: Option) -> click.ParamType[Any] | None:
             )
         case _:
             return click.FLOAT if low is None and high is None else click.FloatRange(low, high)
-
-
-def _finite(ctx: click.Context, parameter: click.Parameter, value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        raise click.BadParameter(f"{value} is not a finite number", ctx, parameter)
-    return value
 
 
 def _values(ctx: click.Context, entry: Selectable) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from click.core import ParameterSource
 from fractus_core.brain.config import RULES, SYNC_EVERY, BrainLink
 from fractus_core.cli import torchrun, values
 from fractus_core.cli.installed import registry
+from fractus_core.cli.numbers import Count, finite
 from fractus_core.cli.options import PluginOptionsCommand
 from fractus_core.contract import WHOLE, Shard
 from fractus_core.engine import PRESETS, EngineConfig
@@ -100,13 +101,12 @@ AS_GIVEN = ("seed", "shard", "log_every", "eval_every", "eval_tokens", "checkpoi
     help="How the processes that torchrun starts train together: the trainer's own option "
     "`parallel`.",
 )
-@click.option(
-    "--tokens", type=values.Count(), help="Stop after so many tokens, as 500, 200k or 1.5M."
-)
-@click.option("--steps", type=values.Count(), help="Stop after so many optimizer steps.")
+@click.option("--tokens", type=Count(), help="Stop after so many tokens, as 500, 200k or 1.5M.")
+@click.option("--steps", type=Count(), help="Stop after so many optimizer steps.")
 @click.option(
     "--minutes",
     type=click.FloatRange(min=0, min_open=True, max=1e6),
+    callback=finite,
     help=f"Stop after so much training.  [default: {DEFAULT_MINUTES:g} if nothing else is given]",
 )
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0, max=2**63 - 1))
@@ -176,10 +176,7 @@ def run(
     summary.json holds; a line for each of --stages.
     """
     tokens, steps, minutes = options["tokens"], options["steps"], options["minutes"]
-    try:
-        budget = Budget(tokens, steps, minutes and minutes * 60)
-    except ValueError as error:  # nan passes every range
-        raise click.BadParameter(str(error), ctx, param_hint="--minutes") from error
+    budget = Budget(tokens, steps, minutes and minutes * 60)
     if options["stages"]:
         _refuse(ctx, ("preset", "grow_from", "brain"), "cannot go with --stages")
         options["preset"] = PRESETS[options["stages"][0]]

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Callable
-from decimal import Decimal
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeVar
@@ -28,22 +26,6 @@ def parsed(parse: Callable[[str], T]) -> Callable[[click.Context, click.Paramete
             raise click.BadParameter(str(error), ctx, parameter) from error
 
     return callback
-
-
-class Count(click.ParamType[int]):
-    """A whole number from 1 on, also as `200k` or `1.5M`."""
-
-    name = "count"
-    _factors = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9}  # noqa: RUF012
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        match = re.fullmatch(r"(\d+(?:\.\d+)?)([kMG]?)", str(value))
-        number = Decimal(match[1]) * self._factors[match[2]] if match else Decimal(0)
-        if number < 1 or number % 1:
-            self.fail(
-                f"{value!r} is not a whole number from 1 on, as 500, 200k or 1.5M", param, ctx
-            )
-        return int(number)
 
 
 def device(ctx: click.Context, trainer: dict[str, dict[str, Any]], value: str) -> None:

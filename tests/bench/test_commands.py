@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -162,8 +163,9 @@ def test_model(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "model", *arguments]) == 0
     out = capsys.readouterr().out
     assert "1,048,630,177" in out
-    assert main(["bench", "model", "--set", "d_model=7"]) == 2
-    assert "d_model" in one_line(capsys.readouterr().err)
+    for wrong in ("--set d_model=7", "--peak nan", "--peak inf"):
+        assert main(["bench", "model", *wrong.split()]) == 2
+        assert re.split("[ =]", wrong)[1] in one_line(capsys.readouterr().err)
 
 
 def test_results_that_could_not_be_saved_are_not_measured(

@@ -205,6 +205,10 @@ def test_what_is_missing_or_damaged_is_named(
 ) -> None:
     assert main(["bench", "report", "nowhere"]) == 1
     assert "no results in nowhere" in one_line(capsys.readouterr().err)
+    Path("trained").mkdir()
+    Path("trained/run.json").write_text("{}")
+    assert main(["bench", "report", "trained"]) == 1
+    assert "no results in trained" in one_line(capsys.readouterr().err)
     for content in ("{", "[]", "[1]", '{"fake/work": {"cell": "other"}}', '{"fake/work": 3}'):
         (measured / "fake.json").write_text(content)
         assert main(["bench", "report", "there"]) == 1

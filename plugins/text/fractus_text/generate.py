@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import codecs
 import json
-import math
 import sys
 import time
 from itertools import islice
@@ -12,11 +11,7 @@ from pathlib import Path
 
 import click
 
-
-def _finite(ctx: click.Context, parameter: click.Parameter, value: float) -> float:
-    if not math.isfinite(value):  # nan is in every range
-        raise click.BadParameter(f"{value} is not a finite number", ctx, parameter)
-    return value
+from fractus_core.api import finite
 
 
 @click.command()
@@ -30,7 +25,7 @@ def _finite(ctx: click.Context, parameter: click.Parameter, value: float) -> flo
     default=0.8,
     show_default=True,
     type=click.FloatRange(0, 100),
-    callback=_finite,
+    callback=finite,
     help="0 takes the likeliest token.",
 )
 @click.option(
@@ -45,7 +40,7 @@ def _finite(ctx: click.Context, parameter: click.Parameter, value: float) -> flo
     default=1.0,
     show_default=True,
     type=click.FloatRange(0, 1, min_open=True),
-    callback=_finite,
+    callback=finite,
     help="Choose among the likeliest with this probability together.",
 )
 @click.option(
@@ -53,7 +48,7 @@ def _finite(ctx: click.Context, parameter: click.Parameter, value: float) -> flo
     default=1.0,
     show_default=True,
     type=click.FloatRange(1, 100),
-    callback=_finite,
+    callback=finite,
     help="Above 1 makes what was there already less likely.",
 )
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0, 2**63 - 1))
