@@ -45,13 +45,14 @@ def status(directory: Path, as_json: bool) -> None:
     from rich.table import Table
 
     console = Console(highlight=False)
+    lanes = len(report["lanes"])
     console.print(
-        f"{directory}: {report['exchanges']:,} exchanges by {len(report['lanes'])} lanes, "
+        f"{directory}: {report['exchanges']:,} exchanges by {lanes} lane{(lanes != 1) * 's'}, "
         f"merged by {report['rule']}; the weights are whole",
         markup=False,
         soft_wrap=True,
     )
-    columns = ("lane", "front-ends", "", "steps", "tokens", "exchanges", "last", "drift")
+    columns = ("lane", "front-ends", "now", "steps", "tokens", "exchanges", "last", "drift")
     table = Table(*columns, box=None, padding=(0, 2, 0, 0))
     for column in table.columns[3:]:
         column.justify = "right"
@@ -59,7 +60,7 @@ def status(directory: Path, as_json: bool) -> None:
         table.add_row(
             name,
             ", ".join(lane["frontends"]),
-            "training" if lane["alive"] else "away",
+            "training" if lane["alive"] else "stopped",
             f"{lane['steps']:,}",
             f"{lane['tokens']:,}",
             f"{lane['exchanges']:,}",

@@ -56,11 +56,11 @@ def evaluate(
         click.echo(json.dumps(report))
         return
     for name, figures in report.items():
-        click.echo("\n".join(_table(name, figures)))
+        click.echo("\n".join(_table(name, figures, data or "held-out data")))
 
 
-def _table(name: str, figures: dict[str, Any]) -> list[str]:
-    lines = [f"{name}, {figures['tokens']:,} tokens of held-out data"]
+def _table(name: str, figures: dict[str, Any], data: str) -> list[str]:
+    lines = [f"{name}, {figures['tokens']:,} tokens of {data}"]
     for key, value in figures.items():
         if isinstance(value, float):
             lines.append(f"  {key.replace('_', ' '):<20} {value:.4f}")
@@ -69,5 +69,6 @@ def _table(name: str, figures: dict[str, Any]) -> list[str]:
             f"  block {i}: routing entropy {block['entropy']:.3f}, {block['dead']} dead experts, "
             f"order parameter {block['order_parameter']:.3f}"
         )
-    lines.append(f"  lb / collapse ceiling  {figures['routing']['lb_ceiling_ratio']:.4f}")
+    ratio = figures["routing"]["lb_ceiling_ratio"]
+    lines.append(f"  load-balance loss, of a collapsed router's {ratio:.4f}")
     return lines

@@ -84,8 +84,8 @@ def grow(
         click.echo(json.dumps({"directory": str(out), "optimizer": carried, "steps": done}))
         return
     click.echo(
-        f"grown into {out}; the optimizer {'goes on' if carried else 'starts anew'}; go on with\n"
-        f"  fractus run --resume {shlex.quote(str(out))} --minutes 3"
+        f"grown into {out}; the optimizer {'goes on' if carried else 'starts anew'}\n"
+        f"go on with\n  fractus run --resume {shlex.quote(str(out))} --minutes 3"
     )
 
 

@@ -295,7 +295,6 @@ def _begin(
             dry_run(registry(), directory, stage, as_json=options["as_json"])
         return
     if options["stages"]:
-        ladder.create()
         climb(ctx, ladder, **show)
     elif origin is not None:
         start_from(registry(), origin, config, directory, tell=tell)

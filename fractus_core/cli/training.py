@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import shlex
 import time
 from dataclasses import asdict
@@ -19,7 +18,7 @@ from fractus_core.errors import FractusError
 from fractus_core.plugins.registry import Registry, load_target
 from fractus_core.runs import ranks
 from fractus_core.runs.assembly import infer_frontend, plug_trainer
-from fractus_core.runs.budget import Budget
+from fractus_core.runs.budget import Budget, Spent, duration
 from fractus_core.runs.config import RunConfig
 from fractus_core.runs.directory import RunDirectory
 from fractus_core.runs.reporter import Reporter
@@ -28,8 +27,8 @@ from fractus_core.runs.run import Run
 INTERRUPTED = 130
 BYTES_PER_PARAMETER = 16
 """Weights, gradients and an optimizer's two moments, in fp32."""
-TIMED_STEPS = 5
-"""At least."""
+TIMED_STEPS, TIMED_SECONDS = 5, 10.0
+"""A dry run times so many steps, or as many whole rounds as take so long."""
 
 
 def make_config(
@@ -90,6 +89,8 @@ def introduction(run: Run) -> list[str]:
     """What is about to be trained."""
     parameters = run.model.parameter_count()
     lines = [f"run {run.directory.path}: {parameters:,} parameters, {run.config.budget.describe()}"]
+    if run.spent.steps:
+        lines[0] += f", resumed at step {run.spent.steps:,}, {run.spent.tokens:,} tokens"
     lines += [
         f"{plugged.name}: {plugged.data}, {ranks.world() * lane.source.rows:,} rows"
         for plugged, lane in zip(run.config.frontends, run.lanes, strict=True)
@@ -109,17 +110,14 @@ def introduction(run: Run) -> list[str]:
     lines.append(f"trainer {run.config.trainer.name}: {', '.join(facts)}")
     if ranks.world() > 1:
         lines.append(f"{ranks.world()} processes, parallel {options['parallel']}")
-    lines += run.forecast
-    if run.spent.steps:
-        lines.append(f"resumed at step {run.spent.steps:,}, {run.spent.tokens:,} tokens")
-    return lines
+    return lines + run.forecast
 
 
 def conclusion(summary: dict[str, Any]) -> list[str]:
     """How a finished run did."""
     lines = [
         f"finished: {summary['steps']:,} steps, {summary['tokens']:,} tokens in "
-        f"{summary['seconds'] / 60:.1f} minutes, {summary['tokens_per_second']:,.0f} tokens/s"
+        f"{duration(summary['seconds'])}, {summary['tokens_per_second']:,.0f} tokens/s"
     ]
     for name, figures in summary["frontends"].items():
         values = [
@@ -142,18 +140,22 @@ def suggestions(run: Run, uses: list[str]) -> list[str]:
         *("  " + use.replace("{run}", path) for use in uses),
         f"  fractus eval {path}",
         *brain,
-        f"  fractus run --resume {path} {_twice(run.config.budget)}",
+        f"  fractus run --resume {path} {_twice(run.config.budget, run.spent)}",
     ]
 
 
-def _twice(budget: Budget) -> str:
-    """The option that gives as much again, in the unit in which it was given."""
+def _twice(budget: Budget, spent: Spent) -> str:
+    """The option that gives as much again, in the unit in which it was given.
+
+    A run that was cut short has spent more than its budget.
+    """
     if budget.steps:
-        return f"--steps {2 * budget.steps}"
+        return f"--steps {2 * max(budget.steps, spent.steps)}"
     if budget.tokens:
-        return f"--tokens {2 * budget.tokens}"
+        return f"--tokens {2 * max(budget.tokens, spent.tokens)}"
     assert budget.seconds is not None
-    return f"--minutes {2 * budget.seconds / 60:g}"
+    minutes = max(budget.seconds, spent.seconds - spent.seconds % 60) / 60
+    return f"--minutes {2 * minutes:g}"
 
 
 def dry_run(
@@ -175,15 +177,19 @@ def dry_run(
             f"{free / 1e9:.1f} GB are free: choose a smaller --preset"
         )
     run = Run.rehearse(registry, directory, config)
+    if not as_json:
+        click.echo("\n".join([*introduction(run), "timing a few steps"]))
     steps = run.trainer.train(lambda: 0.0)
     # Whole rounds, for front-ends' steps differ; the first of them allocates.
     each = sum(plugged.share for plugged in config.frontends)
-    timed = math.ceil(TIMED_STEPS / each) * each
     for _ in islice(steps, each):
         pass
-    begun = time.perf_counter()
-    tokens = sum(step.tokens for step in islice(steps, timed))
-    seconds = (time.perf_counter() - begun) / timed
+    begun, timed, tokens, seconds = time.perf_counter(), 0, 0, 0.0
+    while timed < TIMED_STEPS and seconds < TIMED_SECONDS:
+        tokens += sum(step.tokens for step in islice(steps, each))
+        timed += each
+        seconds = time.perf_counter() - begun
+    seconds /= timed
     tokens_per_step = tokens / timed
     budget = config.budget
     limits = [
@@ -203,10 +209,8 @@ def dry_run(
     if as_json:
         click.echo(json.dumps(plan))
         return
-    for line in introduction(run):
-        click.echo(line)
     click.echo(
         f"{plan['tokens_per_step']:,} tokens a step, {plan['tokens_per_second']:,.0f} tokens/s, "
-        f"{plan['training_seconds'] / 60:.1f} minutes of training, {plan['memory_mb']:,} MB; "
+        f"{duration(plan['training_seconds'])} of training, a process of {plan['memory_mb']:,} MB; "
         "nothing was written"
     )

@@ -14,6 +14,8 @@ from fractus_core.cli.installed import registry
 from fractus_core.engine import PRESETS, EngineConfig
 
 T = TypeVar("T")
+FEW = 10
+"""Names, of which a person is told all."""
 
 
 def parsed(parse: Callable[[str], T]) -> Callable[[click.Context, click.Parameter, str], T]:
@@ -119,7 +121,9 @@ def _look_up(ctx: click.Context, parameter: click.Parameter, name: str, known: d
     if name in known:
         return known[name]
     close = get_close_matches(name, known, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(known)}"
+    hint = f"there are {', '.join(known)}"
+    if close and len(known) > FEW:
+        hint = f"did you mean {close[0]!r}?"
     raise click.BadParameter(f"there is no {name!r}; {hint}", ctx, parameter)
 
 

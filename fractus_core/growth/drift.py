@@ -31,7 +31,7 @@ class Drift:
 
     def __str__(self) -> str:
         return (
-            f"logits differ by {self.logits:.2g}, KL {self.kl:.2g} nats, "
+            f"logits differ by {self.logits:.2g} on average, KL {self.kl:.2g} nats, "
             f"loss {self.loss_before:.4f} -> {self.loss_after:.4f}"
         )
 

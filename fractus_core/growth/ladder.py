@@ -66,13 +66,8 @@ class Ladder:
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise FractusError(f"{path / MARK} is damaged: {error}") from error
 
-    def create(self) -> None:
-        """Write `ladder.json`, and nothing else yet."""
-        RunDirectory(self.path).require_absent()
-        try:
-            self.path.mkdir(parents=True)
-        except OSError as error:
-            raise FractusError(f"cannot make {self.path}: {error.strerror}") from error
+    def _write(self) -> None:
+        """Make `ladder.json`."""
         content = {
             "format": FORMAT,
             "stages": self.stages,
@@ -102,6 +97,7 @@ class Ladder:
             directory, started = directories[i], None
             if not directory.path.exists() and i == 0:
                 started = Run.start(registry, directory, self.first)
+                self._write()  # not before: what cannot be started leaves nothing
             elif not directory.path.exists():
                 origin = Origin.read(directories[i - 1].path)
                 grow_run(registry, origin, configs[i].engine, directory, tell=tell)

@@ -50,7 +50,7 @@ class Step:
 
     def __str__(self) -> str:
         sizes = ", ".join(f"{name} {a} -> {b}" for name, (a, b) in self.changes.items())
-        return f"{self.kind}: {sizes}"
+        return sizes if self.kind in self.changes else f"{self.kind}: {sizes}"
 
 
 @dataclass(frozen=True, slots=True)

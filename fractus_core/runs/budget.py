@@ -54,6 +54,14 @@ class Budget:
         parts = [
             f"{self.tokens:,} tokens" if self.tokens else "",
             f"{self.steps:,} steps" if self.steps else "",
-            f"{self.seconds / 60:g} minutes" if self.seconds else "",
+            duration(self.seconds) if self.seconds else "",
         ]
         return " or ".join(part for part in parts if part)
+
+
+def duration(seconds: float) -> str:
+    """In the unit that a person would take."""
+    for unit, size in (("h", 3600.0), ("min", 60.0)):
+        if seconds >= 2 * size:
+            return f"{round(seconds / size, 1):g} {unit}"
+    return f"{round(seconds, 1):g} s"

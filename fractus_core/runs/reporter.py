@@ -62,6 +62,13 @@ class Reporter:
                 f"{rate:,.0f} tokens/s  {self._eta(progress, now)}"
             )
 
+    def evaluating(self, read: int) -> None:
+        """The last evaluation has read so many vectors; how many there are, no source tells."""
+        now = time.monotonic()
+        if not self.console.is_terminal and now - self._last_line >= LINE_EVERY / 2:
+            self._last_line = now
+            self.note(f"last evaluation: {read:,} held-out tokens or vectors read")
+
     def _eta(self, progress: float, now: float) -> str:
         assert self._begun is not None
         gained = progress - self._begun[0]
@@ -85,4 +92,4 @@ class Reporter:
             shown.append(f"{dead} dead experts")
         self.note(f"{frontend} at step {spent.steps:,}: " + ", ".join(shown))
         if sample:
-            self.note("  " + " ".join(sample.split())[:160])
+            self.note("  sample: " + " ".join(sample.split())[:160])

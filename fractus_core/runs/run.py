@@ -31,7 +31,7 @@ from fractus_core.runs.assembly import (
     open_source,
     with_fingerprints,
 )
-from fractus_core.runs.budget import Budget, Spent
+from fractus_core.runs.budget import Budget, Spent, duration
 from fractus_core.runs.checkpoint import Checkpoint
 from fractus_core.runs.config import RunConfig
 from fractus_core.runs.directory import RunDirectory
@@ -164,8 +164,8 @@ class Run:
             if config.budget.progress(spent) >= 1:
                 raise FractusError(
                     f"{directory.path} is finished: {spent.steps:,} steps, {spent.tokens:,} tokens "
-                    f"in {spent.seconds / 60:.1f} minutes; extend it with a larger --steps, "
-                    "--tokens or --minutes"
+                    f"in {duration(spent.seconds)}; extend it with a larger --steps, --tokens or "
+                    "--minutes"
                 )
         run = cls.assemble(registry, directory, config)
         if config.brain is not None:
@@ -433,11 +433,16 @@ class Run:
     def _finish(self, reporter: Reporter, interruption: Interruption) -> dict[str, Any]:
         """The last evaluation, over all held-out data, and `summary.json`."""
 
-        def stop_if_asked(vectors: int) -> None:
+        read = 0
+
+        def advance(vectors: int) -> None:
+            nonlocal read
             if interruption.noticed is not None:  # all is saved: it can be made again
                 raise KeyboardInterrupt
+            read += vectors
+            reporter.evaluating(read)
 
-        results = self._evaluate(reporter, limit=None, advance=stop_if_asked)
+        results = self._evaluate(reporter, limit=None, advance=advance)
         self._exchange()  # after its own figures, and before it counts as finished
         summary = {
             "tokens": self.spent.tokens,

@@ -91,10 +91,19 @@ def test_status_as_a_table(made: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert main(["brain", "status", str(made / "brain")]) == 0
     first, head, *lanes = capsys.readouterr().out.splitlines()
     assert first.startswith(f"{made / 'brain'}: 4 exchanges by 2 lanes, merged by auto")
-    assert head.split() == ["lane", "front-ends", "steps", "tokens", "exchanges", "last", "drift"]
+    assert head.split() == [
+        "lane",
+        "front-ends",
+        "now",
+        "steps",
+        "tokens",
+        "exchanges",
+        "last",
+        "drift",
+    ]
     assert [line.split()[:6] for line in lanes] == [
-        ["text-0of2", "text", "away", "6", str(6 * TOKENS), "2"],
-        ["text-1of2", "text", "away", "6", str(6 * TOKENS), "2"],
+        ["text-0of2", "text", "stopped", "6", str(6 * TOKENS), "2"],
+        ["text-1of2", "text", "stopped", "6", str(6 * TOKENS), "2"],
     ]
 
 

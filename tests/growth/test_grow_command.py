@@ -89,7 +89,7 @@ def test_what_is_printed(trained: Path, tmp_path: Path, capsys: pytest.CaptureFi
     assert out[0] == "experts: n_experts 4 -> 8"
     assert out[1].startswith("  text: logits differ by ")
     assert out[2] == "depth: n_layers 1 -> 2"
-    assert out[3].startswith("  text: logits differ by 0, KL 0 nats, loss ")
+    assert out[3].startswith("  text: logits differ by 0 on average, KL 0 nats, loss ")
     assert "the optimizer goes on" in out[4]
     assert main(grow(trained, tmp_path / "b", "--set", "n_experts=8", "--json")) == 0
     told: dict[str, Any] = json.loads(capsys.readouterr().out)

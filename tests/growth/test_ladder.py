@@ -161,6 +161,9 @@ def test_refused(corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "there is no ''" in refused(*stages("0,"))
     assert "cannot go with --stages" in refused(*begin, "--preset", "stage1")
     assert "cannot go with --stages" in refused(*begin, "--brain", str(tmp_path / "b"))
+    nothing = [str(tmp_path / "none") if arg == str(corpus) else arg for arg in begin]
+    assert "none" in refused(*nothing, code=1)
+    assert "train split has" in refused(*begin, "--cpu.batch_size", "9999", code=1)
     kill_after_step(1, begin)
     assert "is fixed for all stages" in refusal(capsys, resume(out, "--steps", "30"), 2)
     (out / "ladder.json").write_text("{}")

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from fractus_core.runs.budget import Budget, Spent
+from fractus_core.runs.budget import Budget, Spent, duration
 
 
 def test_progress_is_that_of_the_limit_nearest_to_its_end() -> None:
@@ -36,7 +36,15 @@ def test_a_limit_is_positive(name: str, limit: float) -> None:
 
 def test_it_is_said_in_words() -> None:
     assert Budget(tokens=1_000_000).describe() == "1,000,000 tokens"
-    assert Budget(steps=5, seconds=90.0).describe() == "5 steps or 1.5 minutes"
+    assert Budget(steps=5, seconds=90.0).describe() == "5 steps or 90 s"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0.31, "0.3 s"), (59.96, "60 s"), (119, "119 s"), (150, "2.5 min"), (7200, "2 h")],
+)
+def test_durations(seconds: float, words: str) -> None:
+    assert duration(seconds) == words
 
 
 def test_torch_is_not_imported() -> None:

@@ -288,11 +288,14 @@ def test_a_run_is_extended_before_it_has_finished(tmp_path: Path, corpus: Path) 
     assert left(out).steps == 11
 
 
-def test_the_budget_may_be_spent_already(tmp_path: Path, corpus: Path) -> None:
+def test_the_budget_may_be_spent_already(
+    tmp_path: Path, corpus: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A run cut short by a smaller budget ends with its evaluation."""
     out = tmp_path / "run"
     kill_after_step(7, start(corpus, out, "--steps", "50", "--checkpoint-every", "3"))
     assert main(resume(out, "--steps", "5")) == 0
+    assert f"--resume {out} --steps 12" in capsys.readouterr().out
     summary = json.loads((out / "summary.json").read_text())
     assert (summary["steps"], summary["tokens"]) == (6, 6 * TOKENS)
 

@@ -130,7 +130,10 @@ def test_in_words(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert lines[0] == f"{out}: text by words (280 tokens) instead of bytes (257)"
     assert lines[1] == "vectors: 257 of one old token, 23 composed of several, 0 fresh"
     before, after = bits_per_byte(capsys, folder / "run"), bits_per_byte(capsys, out)
-    assert lines[2] == f"bits per byte on held-out data: {after:.4f}; before {before:.4f}"
+    assert (
+        lines[2]
+        == f"bits per byte on held-out data: {before:.4f} -> {after:.4f}, before any training"
+    )
     assert lines[-1].strip().startswith(f"fractus run --resume {out}")
 
 
@@ -268,7 +271,7 @@ def test_characters_that_the_old_tokenizer_cannot_say(
     assert report["bits_per_byte"][1] < 8
     assert main(["retokenize", str(chars), "--tokenizer", "bytes", "-o", str(tmp_path / "told"),
                  "--data", str(other)]) == 0  # fmt: skip
-    assert "before: not measured, for tokenizer 'chars' has no" in capsys.readouterr().out
+    assert "not measured before, for tokenizer 'chars' has no" in capsys.readouterr().out
 
 
 # ----------------------------------------------------------------------- several, and brains

@@ -197,7 +197,7 @@ def test_what_does_not_fit_is_refused(
     for more in ([], ["--dry-run"]):
         assert main([*start, "--gpu1b.batch_size", "9999", *more]) == 1
         line = one_line(capsys.readouterr().err)
-        assert "9999 needs" in line and "0.006 GB are free" in line
+        assert "9999 needs" in line and "of 0.006 GB that are free 0.0054 can be used" in line
         assert not out.exists()
     largest = line.rpartition(" ")[2]
     assert int(largest) > 1

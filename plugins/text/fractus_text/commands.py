@@ -18,15 +18,23 @@ def tokenizer() -> None:
 
 @tokenizer.command()
 @click.argument("data", metavar="CORPUS")
-@click.option("--vocab", default=8192, show_default=True, type=click.IntRange(min=257))
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path, dir_okay=False))
+@click.option(
+    "--vocab", default=8192, show_default=True, type=click.IntRange(min=257), help="Tokens."
+)
+@click.option(
+    "-o",
+    "--output",
+    required=True,
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="File of the tokenizer.",
+)
 @click.option("--column", default="text", show_default=True, help="Column of .jsonl and .parquet.")
 @click.option("--force", is_flag=True, help="Overwrite OUTPUT.")
 @click.option("--json", "as_json", is_flag=True, help="Report as JSON.")
 def train(data: str, vocab: int, output: Path, column: str, force: bool, as_json: bool) -> None:
-    """Train a byte-pair tokenizer on CORPUS, which is what `--data` can be.
+    """Train a byte-pair tokenizer on CORPUS.
 
-    Use it as `--text.tokenizer OUTPUT`.
+    CORPUS is what `--data` of `fractus run` can be. Use the tokenizer as `--text.tokenizer OUTPUT`.
     """
     # Here, so that `fractus --help` stays fast.
     from fractus_text.corpus import documents

@@ -50,7 +50,7 @@ class TextFrontend(TiedEmbedding):
         shard: Shard = WHOLE,
     ) -> Source:
         corpus = _corpus(data, self.options)
-        with progress_bar("Encoding") as progress:
+        with progress_bar("Encoding the text, once") as progress:
             shards = encode(
                 corpus, self.encoding, validation=self.options["validation"], progress=progress
             )

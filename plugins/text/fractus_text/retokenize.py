@@ -112,19 +112,20 @@ def retokenize(
 def _told(report: dict[str, Any]) -> list[str]:
     (old, new), (few, many), rows = report["tokenizer"], report["tokens"], report["rows"]
     before, after = report["bits_per_byte"]
+    change = f"{after:.4f}" if before is None else f"{before:.4f} -> {after:.4f}"
     lines = [
         f"{report['directory']}: {report['frontend']} by {new} ({many:,} tokens) instead of {old} "
         f"({few:,})",
         f"vectors: {rows['single']:,} of one old token, {rows['composed']:,} composed of several, "
         f"{rows['fresh']:,} fresh",
-        f"bits per byte on held-out data: {after:.4f}"
-        + (f"; before {before:.4f}" if before is not None else ""),
+        f"bits per byte on held-out data: {change}, before any training",
     ]
     if report["unread"]:
-        lines.append(f"before: not measured, for {report['unread']}")
+        lines.append(f"not measured before, for {report['unread']}")
     goes_on = "goes on, but for the vectors'" if report["optimizer"] else "starts anew"
     return [
         *lines,
-        f"streams of {report['frontend']} start anew; the optimizer {goes_on}; go on with",
+        f"streams of {report['frontend']} start anew; the optimizer {goes_on}",
+        "go on with",
         f"  fractus run --resume {shlex.quote(report['directory'])} --minutes 3",
     ]

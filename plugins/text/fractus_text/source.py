@@ -57,7 +57,11 @@ class TokenSource:
         if self.tokens < least:
             raise FractusError(
                 f"{_name(split, shard)} has {self.tokens} tokens and a batch needs {least}; "
-                "give more text, or a smaller batch or chunk"
+                + (
+                    "give more text, or a smaller batch or chunk"
+                    if split == "train"
+                    else "give more text, or hold out more of it by --text.validation"
+                )
             )
         self.rows = min(batch_size, (self.tokens - 1) // chunk_len)
         """B of the batches."""

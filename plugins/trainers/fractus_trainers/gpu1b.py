@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from fractus_trainers.parallel import Parallel
 
 SAFE = 0.9
-"""Part of the free memory that a batch is chosen to take; an allocator cannot use all of it."""
+"""Part of the free memory that may be counted on; an allocator cannot use all of it."""
 
 
 class Gpu1bTrainer(OnlineTrainer):
@@ -76,12 +76,10 @@ class Gpu1bTrainer(OnlineTrainer):
             found = estimate(build, self.options, rows)
             return found.parted(world, gathered) if sharded else found
 
-        rows = max(1, self.batch_size // world)
+        rows, allowed = max(1, self.batch_size // world), SAFE * free
         found = estimated(rows)
-        if self.options["auto_batch"] or found.worst > free:
-            batch_size = world * largest_batch(
-                lambda rows: estimated(rows).worst, SAFE * free, rows
-            )
+        if self.options["auto_batch"] or found.worst > allowed:
+            batch_size = world * largest_batch(lambda rows: estimated(rows).worst, allowed, rows)
             if not self.options["auto_batch"] or not batch_size:
                 raise FractusError(_too_large(found, free, self.batch_size, batch_size))
             self.batch_size = self.options["batch_size"] = batch_size
@@ -159,8 +157,8 @@ def _too_large(found: Estimate, free: int, asked: int, largest: int) -> str:
     if not largest:
         advice = "not even one row fits: try --gpu1b.checkpointing, another optimizer, or --preset"
     return (
-        f"--gpu1b.batch_size {asked} needs {found.worst / 1e9:.3g} GB, and {free / 1e9:.3g} GB are "
-        f"free; {advice}"
+        f"--gpu1b.batch_size {asked} needs {found.worst / 1e9:.3g} GB, and of {free / 1e9:.3g} GB "
+        f"that are free {SAFE * free / 1e9:.3g} can be used; {advice}"
     )
 
 
