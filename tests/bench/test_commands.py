@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -89,13 +88,12 @@ def test_whatever_ends_it_keeps_what_was_finished_and_leaves_no_process(
     number: signal.Signals, code: int, fakes: Path
 ) -> None:
     program = (
-        "import conftest, sys; from fractus_bench import groups;"
+        "import fake_cells, sys; from fractus_bench import groups;"
         "from fractus_core.cli.main import main;"
-        "groups.GROUPS = (conftest.ENDLESS,); sys.exit(main(sys.argv[1:]))"
+        "groups.GROUPS = (fake_cells.ENDLESS,); sys.exit(main(sys.argv[1:]))"
     )
     command = [sys.executable, "-c", program, "bench", "run", "fake/raise", "fake/wait"]
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
-    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
 
     def started() -> list[psutil.Process]:
         """The cell's process, and the one that it started."""
