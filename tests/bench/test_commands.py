@@ -24,6 +24,7 @@ def little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(psutil, "virtual_memory", lambda: free)
 
 
+@pytest.mark.slow
 def test_whatever_a_cell_does_the_others_are_measured(
     fakes: Path, little_memory: None, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -33,9 +33,8 @@ def of_fractus(err: str) -> list[str]:
     return [line for line in err.splitlines() if line.startswith("fractus: ")]
 
 
-@pytest.mark.parametrize(
-    ("how", "rank"), [("ddp", 1), pytest.param("fsdp2", 0, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("how", "rank"), [("ddp", 1), ("fsdp2", 0)])
 def test_a_killed_process_ends_all_and_the_run_goes_on(
     tmp_path: Path, corpus: Path, how: str, rank: int
 ) -> None:
