@@ -175,6 +175,7 @@ def test_what_all_find_wrong_is_said_once(tmp_path: Path, corpus: Path) -> None:
     assert main(resume(out, "--steps", "1")) in (0, 1)
 
 
+@pytest.mark.slow
 def test_what_the_first_finds_wrong_is_said_before_torchrun_ends_it(
     tmp_path: Path, corpus: Path
 ) -> None:
