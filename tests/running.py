@@ -7,11 +7,12 @@ import multiprocessing
 import os
 import random
 import re
-import signal
+import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -210,18 +211,14 @@ _context.set_forkserver_preload(
 )
 
 
-def kill_at_call(number: int, calls: list[tuple[Any, str]]) -> None:
-    """This process, at the so-manieth call of any of these functions, each an owner and a name."""
-    passed = -1
+def before_calls(act: Callable[[], None], calls: list[tuple[Any, str]]) -> None:
+    """Have `act` called before each of these functions, each an owner and a name, is."""
 
     def watch(owner: Any, name: str) -> None:
         original: Callable[..., Any] = getattr(owner, name)
 
         def watched(*args: Any, **kwargs: Any) -> Any:
-            nonlocal passed
-            passed += 1
-            if passed == number:
-                os.kill(os.getpid(), signal.SIGKILL)
+            act()
             return original(*args, **kwargs)
 
         setattr(owner, name, watched)
@@ -287,6 +284,41 @@ def _main(
     from fractus_core.cli.main import main
 
     raise SystemExit(main(args))
+
+
+def killed_anywhere(args: list[str], folder: Path, beside: Path) -> Iterator[None]:
+    """`folder` as `fractus` with `args` would leave it if it were killed, for each change of it.
+
+    Of any two moments between which nothing changes on the disk, only one is of interest.
+    """
+    states = beside / "states"
+    for empty in (folder, states):
+        empty.mkdir()
+    command = Command(args, beside / "log", before=partial(_keep_states, folder, states))
+    code, _, err = command.wait()
+    assert code == 0, err
+    for number in range(len(list(states.iterdir()))):
+        shutil.rmtree(folder)
+        (states / str(number)).rename(folder)
+        yield
+
+
+def _keep_states(folder: Path, states: Path) -> None:
+    """Before each access to the disk, copy what has changed."""
+    from fractus_core.runs.metrics import MetricsLog
+
+    number, last = 0, None
+
+    def keep() -> None:
+        nonlocal number, last
+        now = contents(folder)
+        if now != last:
+            shutil.copytree(folder, states / str(number))
+            number, last = number + 1, now
+
+    names = ("mkdir", "rename", "replace", "unlink")
+    accesses = [(os, "fsync"), (shutil, "rmtree"), *((Path, name) for name in names)]
+    before_calls(keep, [*accesses, (MetricsLog, "write")])
 
 
 def wait_until(true: Callable[[], object], seconds: float = 300) -> None:

@@ -1,4 +1,4 @@
-"""The functions of the fake cells; light, so that their processes start fast."""
+"""Cells that are quick, or go wrong; light, so that their processes start fast."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import signal
 import subprocess
 import time
 
-from fractus_bench.records import Measured, SkipCellError
+from fractus_bench.records import Cell, Chart, Group, Measured, SkipCellError
 from fractus_bench.timing import compare
 
 
@@ -55,3 +55,25 @@ def grow(*, repeats: int) -> Measured:
 
 def skip(*, repeats: int) -> Measured:
     raise SkipCellError("there is nothing to measure")
+
+
+def fake(name: str, function: str, **rest) -> Cell:
+    target = f"fake_cells:{function}"
+    return Cell(name=f"fake/{name}", summary=f"It {name}s.", target=target, **rest)
+
+
+FAKES = Group(
+    name="fake",
+    text="Not real.",
+    cells=(
+        fake("work", "work", arguments={"sizes": [1, 2, 4]}, repeats=3),
+        fake("raise", "fail", arguments={"message": "two\nlines"}),
+        fake("die", "die"),
+        fake("sleep", "sleep", limit=1.0),
+        fake("grow", "grow", limit=60.0),
+        fake("skip", "skip"),
+    ),
+    charts=(Chart(title="Sums", x="size", y="us_per_token", cells="fake/work"),),
+)
+
+ENDLESS = Group(name="fake", text="Not real.", cells=(FAKES.cells[1], fake("wait", "wait")))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import subprocess
@@ -26,6 +25,7 @@ def little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(psutil, "virtual_memory", lambda: free)
 
 
+@pytest.mark.slow
 def test_whatever_a_cell_does_the_others_are_measured(
     fakes: Path, little_memory: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -90,13 +90,12 @@ def test_whatever_ends_it_keeps_what_was_finished_and_leaves_no_process(
     number: signal.Signals, code: int, fakes: Path
 ) -> None:
     program = (
-        "import conftest, sys; from fractus_bench import groups;"
+        "import fake_cells, sys; from fractus_bench import groups;"
         "from fractus_core.cli.main import main;"
-        "groups.GROUPS = (conftest.ENDLESS,); sys.exit(main(sys.argv[1:]))"
+        "groups.GROUPS = (fake_cells.ENDLESS,); sys.exit(main(sys.argv[1:]))"
     )
     command = [sys.executable, "-c", program, "bench", "run", "fake/raise", "fake/wait"]
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
-    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
 
     def started() -> list[psutil.Process]:
         """The cell's process, and the one that it started."""

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import io
+import json
+from contextlib import redirect_stdout
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +15,7 @@ from running import WORDS
 
 from fractus_bench.cells import growth, race
 from fractus_bench.records import SkipCellError
+from fractus_core.cli.main import main
 
 TINY = ["--set", "d_model=32", "--set", "n_layers=1"]
 UNTRAINED = 5.0
@@ -34,6 +39,19 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+@pytest.fixture
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands need no process of their own, which takes some seconds to start."""
+
+    def fractus(*args: str) -> Any:
+        with redirect_stdout(io.StringIO()) as printed:
+            assert main([*args, "--json"]) == 0
+        return json.loads(printed.getvalue())
+
+    for module in (growth, race):
+        monkeypatch.setattr(module, "fractus", fractus)
+
+
 def test_without_data_the_reason_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = {"repeats": 1, "seconds": 1, "engine": []}
     monkeypatch.delenv("FRACTUS_BENCH_DATA", raising=False)
@@ -45,6 +63,7 @@ def test_without_data_the_reason_is_told(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("in_this_process")
 def test_characters(data: Path) -> None:
     controls = [{"n_layers": 1, "lr": 4e-3, "schedule": schedule} for schedule in ("wsd", "cosine")]
     found = race.chars(repeats=2, seconds=1.5, engine=TINY, controls=controls)
@@ -75,6 +94,7 @@ def test_images(data: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("in_this_process")
 def test_growth(data: Path) -> None:
     options = ["--text.validation", "0.3", "--eval-tokens", "512"]
     found = growth.chars(

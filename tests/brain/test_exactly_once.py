@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,7 @@ from running import (
     after_step,
     assert_same,
     kill_after_step,
+    killed_anywhere,
     left,
     metrics,
     resume,
@@ -33,9 +35,7 @@ from running import (
 from fractus_core.brain.directory import BrainDirectory
 from fractus_core.brain.lane import BrainLane
 from fractus_core.cli.main import main
-from fractus_core.runs.checkpoint import CheckpointStore
 from fractus_core.runs.directory import RunDirectory
-from fractus_core.runs.run import Run
 
 if TYPE_CHECKING:
     from conftest import Site
@@ -67,16 +67,6 @@ def args(corpus: Path, out: Path, brain: Path) -> list[str]:
     return start(corpus, out, *OPTIONS, "--brain", str(brain))
 
 
-def go_on(args: list[str], out: Path) -> None:
-    assert main(resume(out) if (out / "run.json").exists() else args) == 0
-
-
-def assert_digested_once(out: Path, brain: Path) -> None:
-    [record] = kept(brain).lanes.values()
-    assert record["tokens"] == left(out).values["info"]["spent"]["tokens"] == STEPS * TOKENS
-    assert (record["steps"], record["exchanges"]) == (STEPS, 3)
-
-
 def test_the_whole(whole: tuple[Left, Kept]) -> None:
     run, brain = whole
     lines = [line for line in run.values["metrics"] if line["kind"] == "exchange"]
@@ -89,34 +79,22 @@ def test_the_whole(whole: tuple[Left, Kept]) -> None:
         assert tensor.allclose(run.tensors[name], atol=1e-6), name
 
 
-POINTS: list[tuple[Any, str, int]] = [
-    *((BrainDirectory, "write", number) for number in (1, 2, 3, 4)),
-    *((BrainLane, "_take", number) for number in (1, 2, 3, 4)),
-    *((CheckpointStore, "save", number) for number in range(1, 10)),
-    *((CheckpointStore, "_write", number) for number in range(1, 10)),
-    *((RunDirectory, "create", 1), (Run, "_evaluate", 1), (Run, "_evaluate", 2)),
-    *((BrainDirectory, "open_or_create", 1), (BrainLane, "_hold", 1)),
+POINTS = [
+    *((BrainDirectory, "write", number) for number in (1, 2, 4)),
+    (RunDirectory, "create", 1),
 ]
-"""Calls that a whole run makes: of the brain's, the first is for joining; of the stores', the
-first, fourth, seventh and ninth are the brain's."""
-QUICK = [("write", 2), ("write", 4), ("_take", 2), ("_take", 4), ("write", 1), ("create", 1)]
+"""Calls that a whole run makes: to join, to exchange first and last, and to be there itself."""
 
 
-def slow_but_for_some(points: list[tuple[Any, str, int]]) -> list[Any]:
-    return [
-        pytest.param(
-            *point,
-            when,
-            id=f"{when} {point[1]} {point[2]}",
-            marks=() if point[1:] in QUICK else pytest.mark.slow,
-        )
-        for point in points
+@pytest.mark.parametrize(
+    ("owner", "name", "number", "when"),
+    [
+        pytest.param(*point, when, id=f"{when} {point[1]} {point[2]}")
+        for point in POINTS
         for when in ("before", "after")
-    ]
-
-
-@pytest.mark.parametrize(("owner", "name", "number", "when"), slow_but_for_some(POINTS))
-def test_killed_at_every_point(
+    ],
+)
+def test_killed_around_what_is_written(
     args: list[str],
     out: Path,
     brain: Path,
@@ -128,9 +106,30 @@ def test_killed_at_every_point(
 ) -> None:
     with killed_at(owner, name, number, when):
         main(args)
+    assert_made_up_for(args, out, brain, whole)
+
+
+@pytest.mark.slow
+def test_killed_at_every_change_on_the_disk(
+    tmp_path: Path, corpus: Path, whole: tuple[Left, Kept]
+) -> None:
+    folder, states = tmp_path / "folder", 0
+    out, brain = folder / "run", folder / "brain"
+    args = start(corpus, out, *OPTIONS, "--brain", str(brain))
+    for _ in killed_anywhere(args, folder, tmp_path):
+        states += 1
+        if out.exists() and not (out / "run.json").exists():
+            shutil.rmtree(out)  # which is no run yet
+        assert_made_up_for(args, out, brain, whole)
+    assert states > 100
+
+
+def assert_made_up_for(args: list[str], out: Path, brain: Path, whole: tuple[Left, Kept]) -> None:
+    """Whatever a process that died has left, going on ends as if it had not died."""
     begun = (out / "run.json").exists()
-    joined = (brain / "exchanges" / "latest").exists()
-    go_on(args, out)
+    joined = any(path.name.isdigit() for path in (brain / "exchanges").glob("*"))
+    if not (out / "summary.json").exists():
+        assert main(resume(out) if begun else args) == 0
     found, grown = left(out), kept(brain)
     if begun or not joined:
         assert_same(found, whole[0])
@@ -139,7 +138,9 @@ def test_killed_at_every_point(
         assert grown.number == whole[1].number + 1
         assert_same_weights(grown.tensors, whole[1].tensors)
         assert_same_weights(found.tensors, whole[0].tensors)
-    assert_digested_once(out, brain)
+    [record] = grown.lanes.values()
+    assert record["tokens"] == found.values["info"]["spent"]["tokens"] == STEPS * TOKENS
+    assert (record["steps"], record["exchanges"]) == (STEPS, 3)
     assert [path for path in (brain / "exchanges").iterdir() if path.name[0] == "."] == []
 
 

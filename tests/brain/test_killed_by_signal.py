@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
 import signal
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from brains import assert_kept_same, assert_same_weights, kept
 from running import (
     AS_TEXT,
     ENGINE,
@@ -21,11 +18,8 @@ from running import (
     TOKENS,
     TRAINER,
     Command,
-    assert_same,
-    kill_at_call,
     left,
     resume,
-    start,
     wait_until,
     write_corpus,
 )
@@ -35,57 +29,6 @@ from fractus_core.cli.main import main
 
 if TYPE_CHECKING:
     from conftest import Site
-
-# ---------------------------------------------------------------------------- one, at every point
-
-
-def kill_at(access: int) -> None:
-    """This process, at the so-manieth change on the disk."""
-    names = ("mkdir", "rename", "replace", "unlink")
-    kill_at_call(access, [(os, "fsync"), (shutil, "rmtree"), *((Path, name) for name in names)])
-
-
-PARTS = 4
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("part", range(PARTS))
-def test_killed_at_any_change_on_the_disk(tmp_path: Path, corpus: Path, part: int) -> None:
-    options = ("--steps", "5", "--sync-every", "2", "--checkpoint-every", "2")
-
-    def args(name: str) -> list[str]:
-        return start(
-            corpus, tmp_path / name / "run", *options, "--brain", str(tmp_path / name / "brain")
-        )
-
-    assert main(args("whole")) == 0
-    whole, grown = left(tmp_path / "whole" / "run"), kept(tmp_path / "whole" / "brain")
-    killed, access = True, part
-    while killed:
-        name = str(access)
-        out, brain = tmp_path / name / "run", tmp_path / name / "brain"
-        code, _, err = Command(args(name), tmp_path / "log", before=partial(kill_at, access)).wait()
-        assert code in (0, -signal.SIGKILL), err
-        killed = code != 0
-        begun = (out / "run.json").exists()
-        if not (out / "summary.json").exists():
-            if out.exists() and not begun:
-                shutil.rmtree(out)  # which is no run yet
-            assert main(resume(out) if begun else args(name)) == 0
-        found = left(out)
-        assert_same_weights(found.tensors, whole.tensors)
-        assert_same_weights(kept(brain).tensors, grown.tensors)
-        [record] = kept(brain).lanes.values()
-        assert (record["tokens"], record["exchanges"]) == (5 * TOKENS, 3)
-        if begun:
-            assert_same(found, whole)
-            assert_kept_same(kept(brain), grown)
-        shutil.rmtree(tmp_path / name)
-        access += PARTS
-    assert access > 100
-
-
-# ------------------------------------------------------------------------------- two, and a reader
 
 
 class Trained:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import shutil
 import signal
 import time
 from functools import partial
@@ -32,8 +33,8 @@ def of_fractus(err: str) -> list[str]:
     return [line for line in err.splitlines() if line.startswith("fractus: ")]
 
 
-@pytest.mark.parametrize("rank", [1, pytest.param(0, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("how", ["ddp", pytest.param("fsdp2", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("how", "rank"), [("ddp", 1), ("fsdp2", 0)])
 def test_a_killed_process_ends_all_and_the_run_goes_on(
     tmp_path: Path, corpus: Path, how: str, rank: int
 ) -> None:
@@ -83,14 +84,14 @@ def test_it_goes_on_with_another_number_of_processes(
     tmp_path: Path, corpus: Path, how: str
 ) -> None:
     """What two saved goes on with one, and with four, as if it had never stopped."""
-    whole, log = tmp_path / "whole", tmp_path / "log"
+    whole, stopped, log = (tmp_path / name for name in ("whole", "stopped", "log"))
     resets = ("--gpu1b.reset_probability", "0.2", "--log-every", "1")
     run_in(2, started(corpus, whole, "--parallel", how, *resets), log)
+    interrupted(started(corpus, stopped, "--parallel", how, *resets), 8, log)
+    assert len(losses(stopped)) == 8
     for processes in (1, 4):
-        out = tmp_path / f"by {processes}"
-        interrupted(started(corpus, out, "--parallel", how, *resets), 8, tmp_path / str(processes))
-        assert len(losses(out)) == 8
-        run_in(processes, resume(out), tmp_path / f"log{processes}")
+        out = shutil.copytree(stopped, tmp_path / f"by {processes}")
+        run_in(processes, resume(out), log)
         assert cursors(out) == cursors(whole)
         assert losses(out) == pytest.approx(losses(whole), rel=1e-4)
         assert distance(out, whole) < 1e-5
@@ -174,6 +175,7 @@ def test_what_all_find_wrong_is_said_once(tmp_path: Path, corpus: Path) -> None:
     assert main(resume(out, "--steps", "1")) in (0, 1)
 
 
+@pytest.mark.slow
 def test_what_the_first_finds_wrong_is_said_before_torchrun_ends_it(
     tmp_path: Path, corpus: Path
 ) -> None:

@@ -602,10 +602,10 @@ def test_changed_data_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 @pytest.mark.slow
 def test_spoken_digits_are_learnt(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """In a third of the steps that the default budget has on two cores."""
+    """In a sixth of the steps that the default budget has on two cores."""
     digits = DATA / "fsdd"
     if not digits.is_dir():
         pytest.skip(f"needs the data in {digits}")
-    options = ["--data", digits, "--out", tmp_path / "run", "--steps", "500"]
+    options = ["--data", digits, "--out", tmp_path / "run", "--steps", "250"]
     found = answer(capsys, "run", "--frontend", "audio", *options, "--json")
     assert found["frontends"]["audio"]["accuracy"] > 0.9

@@ -97,6 +97,7 @@ def test_what_is_kept_of_each_weight(optimizer: str, numbers: int) -> None:
     assert foretold(build, 2, precision="fp32").copies == 0
 
 
+@pytest.mark.slow
 def test_options_that_save_memory_do() -> None:
     build = building("stage1")
     usual = foretold(build, 8, optimizer="sgd")
@@ -117,7 +118,7 @@ def test_options_that_save_memory_do() -> None:
     ],
     ids=str,
 )
-@pytest.mark.parametrize("rows", [4, 24])
+@pytest.mark.parametrize("rows", [4, pytest.param(24, marks=pytest.mark.slow)])
 def test_the_worst_moment_is_what_a_step_allocates(rows: int, given: dict[str, Any]) -> None:
     """As torch's own allocator counts it, in a real step that comes after two others.
 
@@ -137,6 +138,7 @@ def test_the_worst_moment_is_what_a_step_allocates(rows: int, given: dict[str, A
     assert (found.worst - kept) / 1e6 == pytest.approx(peak_mb(lambda: next(steps)), rel=0.15)
 
 
+@pytest.mark.slow
 def test_a_billion_parameters_are_estimated_in_little_memory() -> None:
     before = psutil.Process().memory_info().rss
     found = foretold(building("1b"), 1, optimizer="sgd", precision="bf16")
@@ -188,6 +190,7 @@ def free(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     return set_to
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], free: Callable[[float], None]
 ) -> None:
