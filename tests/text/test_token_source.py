@@ -205,9 +205,13 @@ def test_train_and_validation_share_nothing() -> None:
 
 def test_too_short() -> None:
     made = make_shards([10] * 40)
-    with pytest.raises(FractusError, match="validation split has 80 tokens and a batch needs 81"):
+    with pytest.raises(
+        FractusError, match="validation split has 80 tokens and a batch of 1 x 80 needs 81"
+    ):
         open_source(made, "validation", batch=9, chunk=80)
-    with pytest.raises(FractusError, match="train split has 320 tokens and a batch needs 321"):
+    with pytest.raises(
+        FractusError, match="train split has 320 tokens and a batch of 4 x 80 needs 321"
+    ):
         open_source(made, batch=4, chunk=80)
     assert open_source(made, batch=4, chunk=79).chunks == 1
 

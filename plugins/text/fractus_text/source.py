@@ -53,15 +53,15 @@ class TokenSource:
             self._starts, self._lengths = part(self._starts, self._lengths, shard)
         self.tokens = int(self._lengths.sum())
         """T, with the end-of-text tokens."""
-        least = chunk_len * (batch_size if split == "train" else 1) + 1
+        rows = batch_size if split == "train" else 1
+        least = rows * chunk_len + 1
         if self.tokens < least:
+            instead = "a smaller batch or chunk"
+            if split == "validation":
+                instead = "hold out more of it by --text.validation"
             raise FractusError(
-                f"{_name(split, shard)} has {self.tokens} tokens and a batch needs {least}; "
-                + (
-                    "give more text, or a smaller batch or chunk"
-                    if split == "train"
-                    else "give more text, or hold out more of it by --text.validation"
-                )
+                f"{_name(split, shard)} has {self.tokens} tokens and a batch of {rows} x "
+                f"{chunk_len} needs {least}; give more text, or {instead}"
             )
         self.rows = min(batch_size, (self.tokens - 1) // chunk_len)
         """B of the batches."""
