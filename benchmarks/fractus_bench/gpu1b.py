@@ -43,13 +43,17 @@ class Subject:
         self.config = EngineConfig(**PRESETS[preset])
         self.vocabulary = vocabulary
         self.options = defaults(GPU1B) | {"threads": torch.get_num_threads()} | options
+        self._worst: dict[int, int] = {}
 
     def build(self) -> tuple[ContinuousThoughtEngine, list[Frontend]]:
         engine, head = make_model(self.vocabulary, self.config)
         return engine, [cast(Frontend, head)]
 
     def worst(self, batch_size: int) -> int:
-        return estimate(self.build, self.options, batch_size).worst
+        """Bytes foretold, which takes seconds at `1b` and is done once for each size."""
+        if batch_size not in self._worst:
+            self._worst[batch_size] = estimate(self.build, self.options, batch_size).worst
+        return self._worst[batch_size]
 
     def steps(self, **changed: Any) -> tuple[Callable[[], int], dict[str, Any]]:
         """A call that makes a step and tells its tokens, and the options as decided."""
@@ -200,7 +204,9 @@ def main(
     Gpu1bTrainer(subject.options, seed=0)  # refuses what this machine cannot do
     peak = gemm_flops(device, "bf16")
     free = free_memory(torch.device(device))
-    largest = largest_batch(subject.worst, SAFE * free, 8)
+    largest = most_rows
+    if subject.worst(most_rows) > SAFE * free:
+        largest = largest_batch(subject.worst, SAFE * free, 8)
     result: dict[str, Any] = {
         "machine": machine.describe()
         | ({"gpu": torch.cuda.get_device_name()} if device == "cuda" else {}),
@@ -217,8 +223,8 @@ def main(
         (out / "result.json").write_text(json.dumps(result, indent=1))
         click.echo(", ".join(f"{name} {value}" for name, value in variant.items()))
 
-    click.echo(f"{device}: {peak / 1e12:.2f} TFLOP/s in bf16, at most {largest} rows fit")
-    for size in batch_sizes(min(largest, most_rows)):
+    click.echo(f"{device}: {peak / 1e12:.2f} TFLOP/s in bf16, {largest:,} rows fit")
+    for size in batch_sizes(largest):
         add(measure(subject, peak, seconds, batch_size=size))
         if result["variants"][-1]["status"] != "ok":
             break

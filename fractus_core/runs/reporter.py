@@ -63,11 +63,15 @@ class Reporter:
             )
 
     def evaluating(self, read: int) -> None:
-        """The last evaluation has read so many vectors; how many there are, no source tells."""
+        """The last evaluation begins, or has read so many vectors; no source tells of how many."""
         now = time.monotonic()
-        if not self.console.is_terminal and now - self._last_line >= LINE_EVERY / 2:
-            self._last_line = now
-            self.note(f"last evaluation: {read:,} held-out tokens or vectors read")
+        if read == 0:
+            self.note("evaluating on all held-out data")
+        elif now - self._last_line >= LINE_EVERY:
+            self.note(f"  {read:,} read")
+        else:
+            return
+        self._last_line = now
 
     def _eta(self, progress: float, now: float) -> str:
         assert self._begun is not None

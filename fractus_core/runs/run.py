@@ -434,6 +434,7 @@ class Run:
         """The last evaluation, over all held-out data, and `summary.json`."""
 
         read = 0
+        reporter.evaluating(read)
 
         def advance(vectors: int) -> None:
             nonlocal read
