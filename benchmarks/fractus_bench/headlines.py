@@ -81,6 +81,15 @@ def _images(result: Result) -> Iterator[Headline]:
     yield _race(result, "CIFAR-10", "accuracy", "", max)
 
 
+def _growth(result: Result) -> Iterator[Headline]:
+    last = {row["variant"]: row for row in result["rows"]}
+    _, *large = last.values()
+    yield (
+        f"Tiny Shakespeare: loss after {large[0]['step']} further steps",
+        ", ".join(f"{row['variant']} {text(middle(row['loss']))} nats" for row in large),
+    )
+
+
 def _race(result: Result, data: str, figure: str, unit: str, best: Callable[..., Row]) -> Headline:
     """The best of each kind of entrant."""
     kinds = grouped(result["rows"], _kind)
@@ -115,5 +124,6 @@ _TELL: Mapping[str, Callable[[Any], Iterator[Headline]]] = {
     "race/chars-60s": _characters,
     "race/chars-180s": _characters,
     "race/cifar": _images,
+    "growth/chars": _growth,
 }
 """Cells, in the order of their headlines, and what makes those of their results."""
