@@ -7,6 +7,7 @@ step is compiled too, and profiled. Writes `result.json`, and for each variant `
 from __future__ import annotations
 
 import csv
+import functools
 import gc
 import json
 import time
@@ -43,17 +44,13 @@ class Subject:
         self.config = EngineConfig(**PRESETS[preset])
         self.vocabulary = vocabulary
         self.options = defaults(GPU1B) | {"threads": torch.get_num_threads()} | options
-        self._worst: dict[int, int] = {}
+        # Takes seconds at `1b`.
+        self.worst = functools.cache(lambda rows: estimate(self.build, self.options, rows).worst)
+        """Bytes foretold, by batch size."""
 
     def build(self) -> tuple[ContinuousThoughtEngine, list[Frontend]]:
         engine, head = make_model(self.vocabulary, self.config)
         return engine, [cast(Frontend, head)]
-
-    def worst(self, batch_size: int) -> int:
-        """Bytes foretold, which takes seconds at `1b` and is done once for each size."""
-        if batch_size not in self._worst:
-            self._worst[batch_size] = estimate(self.build, self.options, batch_size).worst
-        return self._worst[batch_size]
 
     def steps(self, **changed: Any) -> tuple[Callable[[], int], dict[str, Any]]:
         """A call that makes a step and tells its tokens, and the options as decided."""

@@ -121,9 +121,8 @@ def _look_up(ctx: click.Context, parameter: click.Parameter, name: str, known: d
     if name in known:
         return known[name]
     close = get_close_matches(name, known, n=1)
-    hint = f"there are {', '.join(known)}"
-    if close and len(known) > FEW:
-        hint = f"did you mean {close[0]!r}?"
+    ask = close and len(known) > FEW
+    hint = f"did you mean {close[0]!r}?" if ask else f"there are {', '.join(known)}"
     raise click.BadParameter(f"there is no {name!r}; {hint}", ctx, parameter)
 
 

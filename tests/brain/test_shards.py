@@ -222,5 +222,5 @@ def test_too_many(tmp_path: Path, corpus: Path, capsys: pytest.CaptureFixture[st
     assert main(start(corpus, tmp_path / "run", "--shard", "3/1000")) == 1
     line = one_line(capsys.readouterr().err)
     assert "shard 3/1000 of the train split has " in line
-    assert "x 16 needs 65" in line
+    assert "a batch of 4 x 16 needs 65" in line
     assert not (tmp_path / "run").exists()

@@ -52,8 +52,9 @@ def test_several_equal_one(tmp_path: Path, corpus: Path, alone: Alone, how: str)
 @pytest.mark.parametrize(
     ("how", "optimizer"),
     [
-        # Alone of them, it shows a gradient that is too large. Each process computes all of it.
+        # Alone of them, it shows a gradient that is too large.
         pytest.param("ddp", SGD, id="ddp-sgd"),
+        pytest.param("ddp", MUON, id="ddp-muon"),
         pytest.param("fsdp2", SGD, id="fsdp2-sgd"),
         pytest.param("fsdp2", MUON, id="fsdp2-muon"),
         pytest.param("fsdp2", RMSPROP, id="fsdp2-rmsprop"),

@@ -161,7 +161,7 @@ def test_killed_at_random(tmp_path: Path, corpus: Path, whole: Left) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(10))
 def test_killed_ten_times_at_random(tmp_path: Path, corpus: Path, whole: Left, seed: int) -> None:
     kill_and_resume(tmp_path, corpus, kills=10, seed=seed)
     assert_same(left(tmp_path / "killed"), whole)

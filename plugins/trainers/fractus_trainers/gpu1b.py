@@ -81,7 +81,7 @@ class Gpu1bTrainer(OnlineTrainer):
         if self.options["auto_batch"] or found.worst > allowed:
             batch_size = world * largest_batch(lambda rows: estimated(rows).worst, allowed, rows)
             if not self.options["auto_batch"] or not batch_size:
-                raise FractusError(_too_large(found, free, self.batch_size, batch_size))
+                raise FractusError(_too_large(found, free, allowed, self.batch_size, batch_size))
             self.batch_size = self.options["batch_size"] = batch_size
             self.options["auto_batch"] = False  # a resumed run goes on with it
             rows = batch_size // world
@@ -152,13 +152,13 @@ class Gpu1bTrainer(OnlineTrainer):
         return {"device_memory_mb": torch.cuda.max_memory_allocated(self.device) / 1e6}
 
 
-def _too_large(found: Estimate, free: int, asked: int, largest: int) -> str:
+def _too_large(found: Estimate, free: int, allowed: float, asked: int, largest: int) -> str:
     advice = f"the largest that fits is --gpu1b.batch_size {largest}"
     if not largest:
         advice = "not even one row fits: try --gpu1b.checkpointing, another optimizer, or --preset"
     return (
         f"--gpu1b.batch_size {asked} needs {found.worst / 1e9:.3g} GB, and of {free / 1e9:.3g} GB "
-        f"that are free {SAFE * free / 1e9:.3g} can be used; {advice}"
+        f"that are free {allowed / 1e9:.3g} can be used; {advice}"
     )
 
 
