@@ -70,5 +70,5 @@ def _table(name: str, figures: dict[str, Any], data: str) -> list[str]:
             f"order parameter {block['order_parameter']:.3f}"
         )
     ratio = figures["routing"]["lb_ceiling_ratio"]
-    lines.append(f"  load-balance loss, of a collapsed router's {ratio:.4f}")
+    lines.append(f"  {'load-balance loss':<20} {ratio:.4f} times a collapsed router's")
     return lines

@@ -66,7 +66,7 @@ class Reporter:
         """The last evaluation begins, or has read so many vectors; no source tells of how many."""
         now = time.monotonic()
         if read == 0:
-            self.note("evaluating on all held-out data")
+            self.note("evaluating on all held-out data, in up to two passes")
         elif now - self._last_line >= LINE_EVERY:
             self.note(f"  {read:,} read")
         else:
